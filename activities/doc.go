@@ -1,0 +1,44 @@
+// Package activities is the activity's side of Sluice: it takes leases, starts
+// them at their gate time, and brings what an attempt learned back to the gate.
+//
+//	activity --> Transport | Do | interceptor --> Gate.Acquire --> lease --> call
+//	                                                |                         |
+//	                             one exchange per gate in flight <-- Release with feedback
+//
+// It has authority over when a lease starts in this process, and over nothing
+// else: order, cap and pacing are the gate's (package admission).
+//
+// # Ways in
+//
+//   - [HTTPClient] and [Transport]: one lease for each request on the wire.
+//   - [Do]: one lease around any code.
+//   - The policy's `activities`: one lease around a whole activity, without a
+//     change to its code.
+//   - [Caller]: a ready-made activity that makes an HTTP call.
+//   - [TryAcquire]: a lease at once, or none.
+//
+// All find their gates in the context, where the worker plugin puts them. With
+// no gates there, or no gate for the request, the call is the plain call.
+//
+// # Invariants
+//
+//   - A lease never starts before its start_at, by the gate's clock.
+//   - Two starts of a spaced gate in this process are never closer than the
+//     spacing; a lease that is late by more than its window is handed back.
+//   - Feedback reaches the gate in the same exchange as, and is applied before,
+//     the release.
+//   - A lease is given back on success, error, panic, runtime.Goexit,
+//     cancellation and the end of the process; what nobody gives back ends at
+//     the policy's max_hold.
+//   - An exchange without an answer is sent again under the same number.
+//   - No ticket and no lease: no goroutine and no traffic.
+//   - A cancelled wait is never reported as a timeout; heartbeat details that
+//     the user recorded survive a wait.
+//
+// # When something breaks
+//
+// While the gate can't be reached callers wait (the policy's on_unavailable).
+// Leases are distrusted a fifth of the holder TTL before the gate ends them. If
+// the gate was terminated, reset or forgot this process, everything this
+// process has is presented again.
+package activities

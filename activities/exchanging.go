@@ -1,0 +1,278 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"sluice/workflows"
+	"sluice/workflows/contract"
+)
+
+// Pauses between tries of one exchange that was not answered.
+const (
+	firstPause = 10 * time.Millisecond
+	lastPause  = 2 * time.Second
+)
+
+// wakeLocked has the loop look at what there is to say. The loop runs only
+// while there is anything: an idle holder has no goroutine and no traffic.
+func (h *holder) wakeLocked() {
+	if !h.running && !h.stopping {
+		h.running = true
+		h.idle = make(chan struct{})
+		go h.run(h.idle)
+	}
+	select {
+	case h.kick <- struct{}{}:
+	default:
+	}
+}
+
+// run keeps at most one exchange in flight; what arrives meanwhile goes into
+// the next one.
+func (h *holder) run(idle chan struct{}) {
+	defer close(idle)
+	for {
+		h.mu.Lock()
+		x, pause := h.nextLocked()
+		if x == nil && (pause < 0 || h.stop.Err() != nil) {
+			h.running = false
+			h.mu.Unlock()
+			return
+		}
+		h.openWaitLocked()
+		h.mu.Unlock()
+		if x != nil {
+			if !h.send(x) {
+				h.mu.Lock()
+				h.running = false
+				h.mu.Unlock()
+				return
+			}
+			continue
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-h.kick:
+		case <-timer.C:
+		case <-h.stop.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// nextLocked returns the next exchange if it is due, or how long until one may
+// be; a negative pause means that there is nothing to come back for.
+func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
+	if h.flight != nil {
+		return h.flight, 0
+	}
+	now := time.Now()
+	news := !h.out.empty() || h.resync
+	due := time.Duration(-1)
+	switch {
+	case news:
+		due = 0
+	case len(h.tickets) > 0 && !h.comeAgain.IsZero():
+		due = max(h.comeAgain.Sub(now), 0)
+	case len(h.tickets) > 0:
+		due = h.gate.HolderTTL / 3
+	default:
+		return nil, -1
+	}
+	if wait := h.notBefore.Sub(now); wait > due {
+		due = min(wait, h.gate.HolderTTL/3)
+	}
+	if due > 0 {
+		return nil, due
+	}
+	h.flight = h.exchangeLocked()
+	return h.flight, 0
+}
+
+// send sends an exchange until it is answered. An error means that nobody knows
+// whether it was applied, so it goes out again unchanged. false: the holder
+// stops, and the exchange is kept for flush.
+func (h *holder) send(x *contract.Exchange) bool {
+	pause := firstPause
+	for {
+		sent := time.Now()
+		a, err := h.link.exchange(h.stop, x)
+		arrived := time.Now()
+		h.mu.Lock()
+		if err == nil {
+			h.answeredLocked(x, a, sent, arrived)
+			h.mu.Unlock()
+			return true
+		}
+		if h.stop.Err() != nil {
+			h.mu.Unlock()
+			return false
+		}
+		if errors.Is(err, errMalformed) {
+			h.malformedLocked(x, err)
+			h.mu.Unlock()
+			return true
+		}
+		if errors.Is(err, errRefused) {
+			h.refused++
+		}
+		if h.unavailable.IsZero() {
+			h.unavailable = sent
+		}
+		if since := time.Since(h.unavailable); since > unavailableAfter && since < unavailableAfter+lastPause {
+			h.logger.Warn("sluice: gate unavailable", "gate", h.id, "since", since.Round(time.Second), "error", err)
+		}
+		h.distrustLocked()
+		h.mu.Unlock()
+		timer := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-timer.C:
+		case <-h.stop.Done():
+		}
+		timer.Stop()
+		pause = min(2*pause, lastPause)
+	}
+}
+
+func (h *holder) answeredLocked(x *contract.Exchange, a *contract.Answer, sent, arrived time.Time) {
+	h.unavailable, h.distrusted = time.Time{}, false
+	h.answered, h.roundTrip = sent, arrived.Sub(sent)
+	if len(a.PolicyConflict) == 0 && a.PolicyNeeded && a.StateCounter == 0 {
+		// Not applied: the same exchange again, with the body.
+		h.takeLocked(a, sent, arrived, false)
+		x.Policy.Body = h.body
+		return
+	}
+	if h.flight == x {
+		h.flight = nil
+	}
+	h.takeLocked(a, sent, arrived, false)
+	if h.resync && !x.Resync {
+		// Not applied. Releases are still worth saying; all else is presented.
+		h.out.release = append(x.Release, h.out.release...)
+	}
+}
+
+// malformedLocked drops an exchange that the gate can't read: sending it again
+// would change nothing.
+func (h *holder) malformedLocked(x *contract.Exchange, err error) {
+	h.logger.Error("sluice: exchange refused", "gate", h.id, "error", err)
+	h.flight = nil
+	for _, a := range x.Acquire {
+		if t := h.tickets[a.Number]; t != nil && !t.started {
+			h.failLocked(t, &Error{Kind: KindUnavailable, Gate: h.id, Detail: err.Error()})
+		}
+	}
+	h.resync = len(h.tickets) > 0
+}
+
+// distrustLocked gives leases up one margin before the gate does, counted from
+// the start of the last answered exchange.
+func (h *holder) distrustLocked() {
+	if h.distrusted || h.answered.IsZero() || time.Since(h.answered) < h.gate.HolderTTL*4/5 {
+		return
+	}
+	h.distrusted = true
+	for _, t := range h.tickets {
+		if t.started {
+			h.loseLocked(t, "the gate can't be reached")
+		}
+	}
+	for len(h.reserved) > 0 {
+		h.handBackLocked(h.reserved[0], contract.HandBackReason_HAND_BACK_OTHER)
+	}
+}
+
+// openWaitLocked opens a wait where the gate said that it is welcome.
+func (h *holder) openWaitLocked() {
+	if h.waiting || !h.mayWait || h.stopping || len(h.tickets) == 0 || !h.waitsForNewsLocked() {
+		return
+	}
+	h.waiting = true
+	h.waits.Add(1)
+	w := &contract.Wait{
+		Contract: workflows.ContractVersion, Holder: &contract.Holder{Id: h.name.Id, Generation: h.name.Generation}, Confirmed: h.confirmed,
+	}
+	go func() {
+		defer h.waits.Done()
+		sent := time.Now()
+		a, err := h.link.wait(h.stop, w)
+		arrived := time.Now()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.waiting = false
+		if err != nil {
+			h.mayWait = false // until an exchange is answered
+			return
+		}
+		h.takeLocked(a, sent, arrived, true)
+		h.wakeLocked()
+	}()
+}
+
+// waitsForNewsLocked reports whether any ticket has not started.
+func (h *holder) waitsForNewsLocked() bool {
+	for _, t := range h.tickets {
+		if !t.started {
+			return true
+		}
+	}
+	return false
+}
+
+// close ends the holder. Waiting callers get ErrStopped; what is left to say
+// goes out as one last durable message. Leases in use are given back: call it
+// when the activities have drained.
+func (h *holder) close(ctx context.Context) error {
+	h.mu.Lock()
+	if h.stopping {
+		h.mu.Unlock()
+		return nil
+	}
+	h.stopping = true
+	running, idle := h.running, h.idle
+	for _, t := range h.tickets {
+		if !t.started {
+			if t.granted {
+				h.out.handBack = append(h.out.handBack, &contract.HandBack{Lease: t.grant.Lease, Reason: contract.HandBackReason_HAND_BACK_STOPPING})
+			}
+			h.out.cancel = append(h.out.cancel, &contract.Cancel{Number: t.acquire.Number, Attempt: t.acquire.Attempt, Park: true})
+			h.failLocked(t, ErrStopped)
+		}
+	}
+	h.mu.Unlock()
+	h.halt()
+	if running {
+		<-idle
+	}
+	h.waits.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.starter != nil {
+		h.starter.Stop()
+	}
+	for _, t := range h.tickets {
+		h.out.release = append(h.out.release, &contract.Release{
+			Lease: t.grant.GetLease(), Generation: t.grant.GetGeneration(), Outcome: contract.Outcome_OUTCOME_ABANDONED, StartedAt: int64(t.startAt),
+		})
+		h.forgetLocked(t)
+	}
+	if h.flight != nil {
+		if err := h.link.flush(ctx, h.flight); err != nil {
+			return err
+		}
+		h.flight = nil
+	}
+	h.out.acquire = nil
+	for !h.out.empty() {
+		if err := h.link.flush(ctx, h.exchangeLocked()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var _ Gate = (*holder)(nil)

@@ -1,0 +1,571 @@
+package activities
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"sluice/admission"
+	"sluice/policy"
+	"sluice/workflows"
+	"sluice/workflows/contract"
+)
+
+// link carries a holder's messages to its gate. Calls are made one at a time
+// for exchange and one at a time for wait, beside each other.
+type link interface {
+	// exchange sends one exchange and returns the answer. Any error means
+	// "unknown": the same exchange is sent again until it is answered.
+	exchange(ctx context.Context, x *contract.Exchange) (*contract.Answer, error)
+	// wait returns when the gate has news for the holder, or at some point.
+	wait(ctx context.Context, w *contract.Wait) (*contract.Answer, error)
+	// flush sends an exchange that nobody waits for, durable without a host.
+	flush(ctx context.Context, x *contract.Exchange) error
+}
+
+// errRefused wraps an exchange's error where the server refused to take it for
+// load: the gate paces its control traffic by how often that happens.
+var errRefused = errors.New("refused for load")
+
+// errMalformed wraps the error of an exchange that the gate could not read.
+var errMalformed = errors.New("the gate can't read the exchange")
+
+// holder is this process as one gate knows it. It keeps the tickets and leases,
+// batches what they have to say, and starts leases at their gate time.
+type holder struct {
+	gate   policy.Gate
+	id     string
+	body   []byte // the policy's canonical JSON
+	hash   string
+	link   link
+	clock  *gateClock
+	logger *slog.Logger
+
+	mu       sync.Mutex
+	name     contract.Holder
+	tickets  map[uint64]*ticket // all that are queued, reserved or started
+	reserved []*ticket          // granted and not started, by start
+	number   uint64
+	seq      uint64
+	out      outbox
+	flight   *contract.Exchange // sent and not answered
+
+	confirmed   uint64
+	firstRun    string
+	counter     uint64
+	resync      bool
+	sendBody    bool
+	conflict    *Error
+	cooldown    admission.Instant
+	paused      bool
+	spacing     time.Duration
+	window      time.Duration
+	lastStart   admission.Instant
+	notBefore   time.Time // monotonic
+	comeAgain   time.Time // monotonic; zero: no need
+	mayWait     bool
+	refused     uint32
+	roundTrip   time.Duration
+	answered    time.Time // start of the last answered exchange
+	unavailable time.Time // since when nothing is answered; zero: it is
+	distrusted  bool      // leases were given up for lack of an answer
+
+	running  bool
+	stopping bool
+	kick     chan struct{}
+	idle     chan struct{} // closed when the loop ends
+	starter  *time.Timer
+	stop     context.Context
+	halt     context.CancelFunc
+	waits    sync.WaitGroup
+	waiting  bool
+}
+
+// outbox is what the next exchange takes along.
+type outbox struct {
+	acquire  []*contract.Acquire
+	cancel   []*contract.Cancel
+	handBack []*contract.HandBack
+	release  []*contract.Release
+}
+
+func (o *outbox) empty() bool {
+	return len(o.acquire)+len(o.cancel)+len(o.handBack)+len(o.release) == 0
+}
+
+// ticket is one request of this holder, from acquire to the lease's end.
+type ticket struct {
+	acquire *contract.Acquire
+	ready   chan struct{} // closed when started or err is set
+	err     error
+	grant   *contract.Grant
+	granted bool
+	started bool
+	startAt admission.Instant // when it really started
+	ended   bool
+	lost    chan struct{}
+	isLost  bool
+}
+
+func newHolder(g policy.Gate, holderID string, l link, logger *slog.Logger) (*holder, error) {
+	body, err := g.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	stop, halt := context.WithCancel(context.Background())
+	h := &holder{
+		gate: g, id: g.ID(), body: body, hash: g.Hash(), link: l, clock: newGateClock(), logger: logger,
+		name:    contract.Holder{Id: holderID, Generation: uint64(time.Now().UnixNano())},
+		tickets: map[uint64]*ticket{}, kick: make(chan struct{}, 1), stop: stop, halt: halt,
+	}
+	return h, nil
+}
+
+// Policy implements Gate.
+func (h *holder) Policy() policy.Gate { return h.gate }
+
+// Acquire implements Gate.
+func (h *holder) Acquire(ctx context.Context, r Request) (Lease, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	t, err := h.submit(r)
+	if err != nil {
+		return nil, err
+	}
+	var leave, unavailable <-chan time.Time
+	if !r.Leave.IsZero() {
+		timer := time.NewTimer(time.Until(r.Leave))
+		defer timer.Stop()
+		leave = timer.C
+	}
+	if h.gate.OnUnavailable == policy.UnavailableFail {
+		ticker := time.NewTicker(unavailablePoll)
+		defer ticker.Stop()
+		unavailable = ticker.C
+	}
+	for {
+		select {
+		case <-t.ready:
+			if t.err != nil {
+				return nil, t.err
+			}
+			return &lease{holder: h, ticket: t}, nil
+		case <-ctx.Done():
+			if l := h.leave(t, false); l != nil {
+				l.ReleaseWith(Feedback{Outcome: Abandoned, Asked: -1})
+			}
+			return nil, context.Cause(ctx)
+		case <-leave:
+			if l := h.leave(t, true); l != nil {
+				return l, nil
+			}
+			return nil, h.stillQueued("the attempt's time is nearly over")
+		case <-r.LeaveOn:
+			if l := h.leave(t, true); l != nil {
+				return l, nil
+			}
+			return nil, h.stillQueued("the worker stops")
+		case <-unavailable:
+			if !h.isUnavailable() {
+				continue
+			}
+			if l := h.leave(t, true); l != nil {
+				return l, nil
+			}
+			return nil, &Error{Kind: KindUnavailable, Gate: h.id, Detail: "the gate can't be reached (no host of the admission workflow, or no server)"}
+		}
+	}
+}
+
+const (
+	unavailablePoll  = 250 * time.Millisecond
+	unavailableAfter = 5 * time.Second
+	// batchBytes bounds what one exchange carries.
+	batchBytes = 256 << 10
+)
+
+// submit makes a ticket and has it sent.
+func (h *holder) submit(r Request) (*ticket, error) {
+	id := r.TicketID
+	if id == "" {
+		id = fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
+	}
+	key := sha256.Sum256([]byte(id))
+	a := &contract.Acquire{Ticket: key[:16], Label: r.Label, Attempt: max(r.Attempt, 1), Weight: r.Cost.Weight}
+	if h.gate.Hold == policy.HoldCall {
+		a.Hold = contract.Hold_HOLD_CALL
+	}
+	for _, unit := range sortedUnits(r.Cost.Units) {
+		a.Cost = append(a.Cost, &contract.Cost{Unit: unit, N: r.Cost.Units[unit]})
+	}
+	switch {
+	case r.QueueTimeout > 0:
+		a.Deadline = int64(r.QueueTimeout)
+	case r.QueueTimeout == 0:
+		a.Deadline = int64(h.gate.QueueTimeout)
+	}
+	t := &ticket{acquire: a, ready: make(chan struct{}), lost: make(chan struct{})}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.stopping:
+		return nil, ErrStopped
+	case h.conflict != nil:
+		return nil, h.conflict
+	}
+	h.number++
+	a.Number = h.number
+	h.tickets[a.Number] = t
+	h.out.acquire = append(h.out.acquire, a)
+	h.wakeLocked()
+	return t, nil
+}
+
+func sortedUnits(units map[string]int64) []string {
+	names := make([]string, 0, len(units))
+	for name := range units {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// leave takes a waiting caller away: for good, or to come back later. Where the
+// lease has started meanwhile, it is returned.
+func (h *holder) leave(t *ticket, park bool) *lease {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t.started && t.err == nil {
+		return &lease{holder: h, ticket: t}
+	}
+	if t.ended {
+		return nil
+	}
+	h.forgetLocked(t)
+	for i, a := range h.out.acquire { // not sent yet: nobody needs to know
+		if a == t.acquire && !park {
+			h.out.acquire = slices.Delete(h.out.acquire, i, i+1)
+			return nil
+		}
+	}
+	h.out.cancel = append(h.out.cancel, &contract.Cancel{Number: t.acquire.Number, Attempt: t.acquire.Attempt, Park: park})
+	h.wakeLocked()
+	return nil
+}
+
+// forgetLocked takes a ticket out of the books.
+func (h *holder) forgetLocked(t *ticket) {
+	t.ended = true
+	delete(h.tickets, t.acquire.Number)
+	if i := slices.Index(h.reserved, t); i >= 0 {
+		h.reserved = slices.Delete(h.reserved, i, i+1)
+	}
+}
+
+func (h *holder) stillQueued(why string) *Error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e := &Error{Kind: KindStillQueued, Gate: h.id, Detail: "still queued as " + why + "; the place is kept"}
+	if d := h.clock.until(h.cooldown); h.cooldown != 0 && d > 0 {
+		e.ComeAgain = d
+	} else {
+		e.ComeAgain = min(max(h.spacing, 100*time.Millisecond), time.Second)
+	}
+	return e
+}
+
+func (h *holder) isUnavailable() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.unavailable.IsZero() && time.Since(h.unavailable) > unavailableAfter
+}
+
+// insertReservedLocked keeps reserved in the order of starts.
+func (h *holder) insertReservedLocked(t *ticket) {
+	i, _ := slices.BinarySearchFunc(h.reserved, t, func(a, b *ticket) int {
+		if d := a.grant.StartAt - b.grant.StartAt; d != 0 {
+			return int(min(max(d, -1), 1))
+		}
+		return int(min(max(int64(a.grant.Lease-b.grant.Lease), -1), 1))
+	})
+	h.reserved = slices.Insert(h.reserved, i, t)
+}
+
+// startDueLocked starts the leases whose time has come, in order, never two
+// closer together than the gate's spacing, and hands back those that are late.
+func (h *holder) startDueLocked() {
+	for len(h.reserved) > 0 {
+		t := h.reserved[0]
+		now := h.clock.now()
+		at := admission.Instant(t.grant.StartAt)
+		if h.spacing > 0 && h.lastStart != 0 {
+			at = max(at, h.lastStart.Add(h.spacing))
+		}
+		if h.blockedLocked(t, now) {
+			h.handBackLocked(t, contract.HandBackReason_HAND_BACK_COOLDOWN)
+			continue
+		}
+		window := h.window
+		if t.grant.Window != 0 {
+			window = time.Duration(t.grant.Window)
+		}
+		if limit := admission.Instant(t.grant.StartAt).Add(window); window > 0 && max(at, now) > limit {
+			h.handBackLocked(t, contract.HandBackReason_HAND_BACK_LATE)
+			continue
+		}
+		if at > now {
+			h.armLocked(at.Sub(now))
+			return
+		}
+		h.reserved = h.reserved[1:]
+		t.started, t.startAt = true, now
+		h.lastStart = now
+		close(t.ready)
+	}
+}
+
+// blockedLocked reports whether a cooldown or a pause came after the grant.
+func (h *holder) blockedLocked(t *ticket, now admission.Instant) bool {
+	return h.paused || h.cooldown > now && admission.Instant(t.grant.StartAt) < h.cooldown
+}
+
+func (h *holder) armLocked(d time.Duration) {
+	if h.starter == nil {
+		h.starter = time.AfterFunc(d, func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.startDueLocked()
+		})
+		return
+	}
+	h.starter.Reset(d)
+}
+
+// handBackLocked returns a lease that has not started; its ticket waits on.
+func (h *holder) handBackLocked(t *ticket, why contract.HandBackReason) {
+	if i := slices.Index(h.reserved, t); i >= 0 {
+		h.reserved = slices.Delete(h.reserved, i, i+1)
+	}
+	h.out.handBack = append(h.out.handBack, &contract.HandBack{Lease: t.grant.Lease, Reason: why})
+	t.grant, t.granted = nil, false
+	h.wakeLocked()
+}
+
+// lease implements FeedbackLease.
+type lease struct {
+	holder *holder
+	ticket *ticket
+}
+
+func (l *lease) Release() { l.ReleaseWith(Feedback{Outcome: Success, Asked: -1}) }
+
+func (l *lease) ReleaseWith(f Feedback) {
+	h, t := l.holder, l.ticket
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t.ended {
+		return
+	}
+	h.forgetLocked(t)
+	r := &contract.Release{
+		Lease: t.grant.Lease, Generation: t.grant.Generation, Outcome: contract.Outcome(f.Outcome), Status: int32(f.Status),
+		HintSource: f.Source, StartedAt: int64(t.startAt),
+	}
+	if f.Asked >= 0 {
+		asked := int64(f.Asked)
+		r.AskedCooldown = &asked
+	}
+	for _, unit := range sortedUnits(f.Actual) {
+		r.Actual = append(r.Actual, &contract.Cost{Unit: unit, N: f.Actual[unit]})
+	}
+	h.out.release = append(h.out.release, r)
+	h.wakeLocked()
+}
+
+func (l *lease) Info() LeaseInfo {
+	g := l.ticket.grant
+	info := LeaseInfo{ID: g.Lease, Generation: g.Generation, StartAt: admission.Instant(g.StartAt).Time(), Waited: map[string]time.Duration{}}
+	for _, w := range g.Reasons {
+		info.Waited[w.Reason] += time.Duration(w.Duration)
+	}
+	return info
+}
+
+func (l *lease) Lost() <-chan struct{} { return l.ticket.lost }
+
+// loseLocked marks a lease that the gate ended, or may have.
+func (h *holder) loseLocked(t *ticket, why string) {
+	if t.isLost {
+		return
+	}
+	t.isLost = true
+	close(t.lost)
+	h.logger.Warn("sluice: lease lost", "gate", h.id, "lease", t.grant.GetLease(), "ticket", t.acquire.Label, "why", why, "on_lease_lost", string(h.gate.OnLeaseLost))
+}
+
+// failLocked ends a waiting ticket with an error.
+func (h *holder) failLocked(t *ticket, err error) {
+	h.forgetLocked(t)
+	t.err = err
+	close(t.ready)
+}
+
+// takeLocked takes in an answer. One of a wait may have been overtaken by one
+// of an exchange: then what it says of the gate as a whole is old.
+func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait bool) {
+	if a.Now != 0 {
+		h.clock.observe(sent, arrived, admission.Instant(a.Now))
+	}
+	switch {
+	case a.Superseded:
+		// Somebody uses this holder's name with a newer generation. A new
+		// generation of its own makes the gate take what this process has.
+		h.name.Generation = max(uint64(time.Now().UnixNano()), h.name.Generation+1)
+		h.resync = true
+	case a.Resync, h.firstRun != "" && a.FirstRun != "" && a.FirstRun != h.firstRun, !ofWait && a.StateCounter != 0 && a.StateCounter < h.counter:
+		h.resync = true
+		h.counter = 0
+	}
+	if a.FirstRun != "" {
+		if a.FirstRun != h.firstRun {
+			h.confirmed, h.counter = 0, 0
+		}
+		h.firstRun = a.FirstRun
+	}
+	h.sendBody = a.PolicyNeeded
+	if len(a.PolicyConflict) > 0 {
+		h.conflictLocked(a.PolicyConflict)
+		return
+	}
+	if a.Resync || a.Superseded || a.StateCounter == 0 {
+		return
+	}
+	if a.StateCounter >= h.counter {
+		h.counter = a.StateCounter
+		h.cooldown, h.paused = admission.Instant(a.Cooldown.GetUntil()), a.Paused
+		h.spacing, h.window = time.Duration(a.Spacing), time.Duration(a.StartWindow)
+		h.mayWait = a.MayWait
+		h.notBefore = arrived.Add(h.clock.until(admission.Instant(a.NotBefore)))
+		h.comeAgain = time.Time{}
+		if a.ComeAgain != 0 {
+			h.comeAgain = arrived.Add(h.clock.until(admission.Instant(a.ComeAgain)))
+		}
+	}
+	for _, g := range a.Grants {
+		if t := h.tickets[g.Number]; g.Notice > h.confirmed && t != nil && !t.started {
+			if t.granted {
+				h.reserved = slices.DeleteFunc(h.reserved, func(r *ticket) bool { return r == t })
+			}
+			t.grant, t.granted = g, true
+			h.insertReservedLocked(t)
+		}
+	}
+	for _, r := range a.Refusals {
+		if t := h.tickets[r.Number]; r.Notice > h.confirmed && t != nil && !t.started {
+			var again time.Duration
+			if r.ComeAgain != 0 {
+				again = h.clock.until(admission.Instant(r.ComeAgain))
+			}
+			h.failLocked(t, refusalError(h.id, r, again))
+		}
+	}
+	for _, r := range a.Revoked {
+		if t := h.tickets[r.Number]; r.Notice > h.confirmed && t != nil && t.grant.GetLease() == r.Lease {
+			if t.started {
+				h.loseLocked(t, r.Cause.String())
+			} else {
+				h.failLocked(t, &Error{Kind: KindLeaseLost, Gate: h.id, Detail: "the lease was ended before it started: " + r.Cause.String()})
+			}
+		}
+	}
+	h.confirmed = max(h.confirmed, a.Notice)
+	for _, t := range slices.Clone(h.reserved) {
+		if h.blockedLocked(t, h.clock.now()) {
+			h.handBackLocked(t, contract.HandBackReason_HAND_BACK_COOLDOWN)
+		}
+	}
+	h.startDueLocked()
+}
+
+// conflictLocked ends all that waits: the gate will not mix two policies.
+func (h *holder) conflictLocked(fields []string) {
+	err := conflictError(h.id, fields)
+	h.logger.Error("sluice: policy conflict", "gate", h.id, "differ", fields)
+	h.conflict = err
+	h.out = outbox{}
+	h.flight = nil
+	for _, t := range h.tickets {
+		if !t.started {
+			h.failLocked(t, err)
+		}
+	}
+	time.AfterFunc(conflictRetry, func() { // the other worker may be gone by then
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.conflict = nil
+	})
+}
+
+const conflictRetry = 10 * time.Second
+
+// exchangeLocked makes the next exchange of what has come together.
+func (h *holder) exchangeLocked() *contract.Exchange {
+	h.seq++
+	x := &contract.Exchange{
+		Contract: workflows.ContractVersion, RulesMax: uint32(admission.NewestRules),
+		Holder: &contract.Holder{Id: h.name.Id, Generation: h.name.Generation}, Seq: h.seq, Confirmed: h.confirmed,
+		Policy:        &contract.Policy{Revision: h.gate.Revision, Hash: h.hash},
+		RefusedBefore: h.refused, RoundTrip: int64(h.roundTrip),
+	}
+	h.refused = 0
+	if h.sendBody {
+		x.Policy.Body = h.body
+	}
+	x.Release, h.out.release = h.out.release, nil
+	x.Cancel, h.out.cancel = h.out.cancel, nil
+	x.HandBack, h.out.handBack = h.out.handBack, nil
+	if h.resync {
+		h.presentLocked(x)
+		return x
+	}
+	size, n := 0, 0
+	for n < len(h.out.acquire) && size < batchBytes && n < workflows.MaxExchangeItems/2 {
+		size += 64 + len(h.out.acquire[n].Label) + 32*len(h.out.acquire[n].Cost)
+		n++
+	}
+	x.Acquire = h.out.acquire[:n:n]
+	h.out.acquire = h.out.acquire[n:]
+	if len(h.out.acquire) == 0 {
+		h.out.acquire = nil
+	}
+	return x
+}
+
+// presentLocked fills a resync: all that this holder has, in one list.
+func (h *holder) presentLocked(x *contract.Exchange) {
+	x.Resync, h.resync = true, false
+	x.Confirmed, h.confirmed = 0, 0
+	x.CooldownUntil, x.LastStart = int64(h.cooldown), int64(h.lastStart)
+	x.Cancel, x.HandBack = nil, nil // what isn't presented has ended
+	h.out.acquire = nil
+	numbers := make([]uint64, 0, len(h.tickets))
+	for n := range h.tickets {
+		numbers = append(numbers, n)
+	}
+	slices.Sort(numbers)
+	for _, n := range numbers {
+		t := h.tickets[n]
+		p := &contract.Present{Ticket: t.acquire}
+		if t.granted {
+			p.Lease, p.Generation, p.StartAt = t.grant.Lease, t.grant.Generation, t.grant.StartAt
+		}
+		x.Present = append(x.Present, p)
+	}
+}

@@ -1,0 +1,196 @@
+package activities
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Transport is an http.RoundTripper that takes one lease for every request that
+// goes over the wire, of the gate that the policy has for its URL, and keeps it
+// until the response's body is read to its end or closed: a stream is in flight
+// while it streams. A client library's retries and redirects each draw a lease.
+// Requests without a gate go out as they are. Safe for concurrent use.
+type Transport struct {
+	// Base sends the requests. nil: http.DefaultTransport.
+	Base http.RoundTripper
+	// Gates to find a request's gate in. nil: those of the request's context.
+	Gates *Gates
+	// Cost estimates what a request takes. nil: one place, no units.
+	Cost func(*http.Request) Cost
+	// LeaseHeader, if set, is a request header that gets the lease's ID and
+	// generation, such as "4711/1": for providers that you run yourself.
+	LeaseHeader string
+
+	// from lends its values to requests whose own context has none, such as
+	// those of a library that makes contexts of its own.
+	from context.Context
+}
+
+// HTTPClient returns a client whose requests take leases of the context's
+// gates. Without a plugin or a policy it is a plain client. Give it to the
+// provider's client library, with the library's own retries off.
+func HTTPClient(ctx context.Context) *http.Client {
+	return &http.Client{Transport: &Transport{from: ctx}}
+}
+
+// RoundTrip implements http.RoundTripper. The error may be an [Error].
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx := t.context(r.Context())
+	gates := t.Gates
+	if gates == nil {
+		gates = GatesFrom(ctx)
+	}
+	if gates == nil {
+		return t.base().RoundTrip(r)
+	}
+	name, _ := ctx.Value(nameKey).(string)
+	g, err := gates.ForRequest(r, name)
+	if err != nil {
+		return nil, refuse(r, err)
+	}
+	if g == nil {
+		return t.base().RoundTrip(r)
+	}
+	if h := heldFrom(ctx, g); h != nil {
+		response, err := t.base().RoundTrip(t.marked(r, h.lease))
+		h.learn(feedbackOf(g, response, err))
+		return response, err
+	}
+	var cost Cost
+	if t.Cost != nil {
+		cost = t.Cost(r)
+	}
+	l, err := acquire(ctx, g, cost, 0)
+	if err != nil {
+		return nil, refuse(r, err)
+	}
+	return t.send(t.marked(r, l), g, l)
+}
+
+// send makes the attempt of a lease and ties the lease to the response's body.
+func (t *Transport) send(r *http.Request, g Gate, l Lease) (response *http.Response, err error) {
+	f := Feedback{Outcome: Failed, Asked: -1}
+	kept := false
+	ctx, done := whileHeld(r.Context(), g, l)
+	if ctx != r.Context() {
+		r = r.WithContext(ctx)
+	}
+	end := sync.OnceFunc(func() { release(l, f); done() })
+	defer func() {
+		if !kept { // an error, a panic, or runtime.Goexit
+			end()
+		}
+	}()
+	response, err = t.base().RoundTrip(r)
+	f = feedbackOf(g, response, err)
+	if err != nil {
+		if lost := leaseLost(ctx); lost != nil {
+			err = lost
+		}
+		return response, err
+	}
+	if response.Body == nil || response.Body == http.NoBody {
+		return response, nil
+	}
+	kept = true
+	body := &leasedBody{ReadCloser: response.Body, end: end}
+	if w, ok := response.Body.(io.Writer); ok { // a switched protocol
+		response.Body = struct {
+			*leasedBody
+			io.Writer
+		}{body, w}
+	} else {
+		response.Body = body
+	}
+	return response, nil
+}
+
+func (t *Transport) base() http.RoundTripper {
+	if t.Base != nil {
+		return t.Base
+	}
+	return http.DefaultTransport
+}
+
+// marked names the lease on the request, where that is wanted.
+func (t *Transport) marked(r *http.Request, l Lease) *http.Request {
+	fl, ok := l.(FeedbackLease)
+	if t.LeaseHeader == "" || !ok {
+		return r
+	}
+	info := fl.Info()
+	r = r.Clone(r.Context()) // a RoundTripper must not change its request
+	r.Header.Set(t.LeaseHeader, strconv.FormatUint(info.ID, 10)+"/"+strconv.FormatUint(uint64(info.Generation), 10))
+	return r
+}
+
+// refuse ends a request that was not sent, as a RoundTripper must.
+func refuse(r *http.Request, err error) error {
+	if r.Body != nil {
+		_ = r.Body.Close() // the request's own error matters more
+	}
+	return err
+}
+
+// feedbackOf reads what a response says.
+func feedbackOf(g Gate, response *http.Response, err error) Feedback {
+	if err != nil || response == nil {
+		return Feedback{Outcome: Failed, Asked: -1}
+	}
+	f := Feedback{Outcome: Success, Status: response.StatusCode, Asked: -1}
+	if response.StatusCode >= 400 {
+		f.Outcome = Failed
+	}
+	p := g.Policy()
+	if hint := p.ReadHint(response.StatusCode, response.Header, time.Now()); hint.Overload {
+		f.Outcome, f.Source = Overload, hint.Source
+		if hint.HasHint {
+			f.Asked = hint.Asked
+		}
+	}
+	return f
+}
+
+// leasedBody gives the lease back with the last byte.
+type leasedBody struct {
+	io.ReadCloser
+	end func()
+}
+
+func (b *leasedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.end()
+	}
+	return n, err
+}
+
+func (b *leasedBody) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
+}
+
+// context is the request's, with the values of the one that the client was made
+// for where it has none of its own.
+func (t *Transport) context(ctx context.Context) context.Context {
+	if t.from == nil || GatesFrom(ctx) != nil {
+		return ctx
+	}
+	return lending{Context: ctx, from: t.from}
+}
+
+type lending struct {
+	context.Context
+	from context.Context
+}
+
+func (c lending) Value(key any) any {
+	if v := c.Context.Value(key); v != nil {
+		return v
+	}
+	return c.from.Value(key)
+}

@@ -1,0 +1,526 @@
+package admission
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Schema names a version of the snapshot's layout.
+type Schema uint32
+
+// The layouts that this code reads; it writes the newest.
+const (
+	OldestSchema Schema = 1
+	NewestSchema Schema = 1
+)
+
+// Snapshot appends the whole state to buf, compactly: instants relative to the
+// latest one, small integers as varints. Equal states give equal bytes.
+func (s *Scheduler) Snapshot(buf []byte) []byte {
+	w := writer{buf: buf, base: s.now}
+	w.uint(uint64(NewestSchema))
+	w.uint(uint64(s.rules))
+	w.int(int64(s.now))
+	w.limits(&s.limits)
+	w.bool(s.unbounded)
+	w.instant(s.learnUntil)
+	w.instant(s.armed)
+	w.uint(s.arrivals)
+	w.uint(s.leases)
+	w.uint(s.counter)
+	w.uint(s.registered)
+	w.instant(s.lastStart)
+	w.instant(s.headGone)
+	w.bool(s.capBlocked)
+	w.pacer(&s.pacing)
+	for b := range s.limits.Budgets {
+		w.pacer(&s.budgets[b])
+	}
+	w.instant(s.cool.until)
+	w.int(int64(s.cool.cause.Status))
+	w.text(s.cool.cause.Source)
+	w.int(int64(s.cool.cause.Asked))
+	w.int(int64(s.cool.cause.Applied))
+	w.instant(s.cool.cause.At)
+	w.int(int64(s.cool.streak))
+	w.bool(s.cool.zeroHint)
+	w.int(s.cool.ramp)
+	w.bool(s.paused)
+	w.text(s.pauseCause)
+	w.int(int64(s.releaseGap))
+	w.instant(s.lastRelease)
+	w.int(int64(s.traffic.gap))
+	w.instant(s.traffic.lastSlot)
+	w.int(int64(s.traffic.seen))
+	w.instant(s.traffic.second)
+	w.int(int64(s.traffic.crowd))
+	for _, c := range s.Counters.all() {
+		w.uint(*c)
+	}
+
+	refs := s.holderOrder()
+	index := make(map[int32]int32, len(refs))
+	w.uint(uint64(len(refs)))
+	for at, i := range refs {
+		index[i] = int32(at)
+		w.holder(&s.holders[i])
+	}
+	w.uint(uint64(s.queued))
+	for i := s.q.head; i != none; i = s.q.entries[i].next {
+		w.entry(s, i, index)
+	}
+	leased := make([]int32, 0, len(s.byLease))
+	for _, i := range s.byLease {
+		leased = append(leased, i)
+	}
+	slices.SortFunc(leased, func(a, b int32) int {
+		if s.q.entries[a].lease < s.q.entries[b].lease {
+			return -1
+		}
+		return 1
+	})
+	w.uint(uint64(len(leased)))
+	for _, i := range leased {
+		w.entry(s, i, index)
+	}
+	return w.buf
+}
+
+// holderOrder lists the holders by registration.
+func (s *Scheduler) holderOrder() []int32 {
+	var refs []int32
+	for i := range s.holders {
+		if s.holders[i].id != "" {
+			refs = append(refs, int32(i))
+		}
+	}
+	slices.SortFunc(refs, func(a, b int32) int {
+		if s.holders[a].order < s.holders[b].order {
+			return -1
+		}
+		return 1
+	})
+	return refs
+}
+
+// ErrBadSnapshot says that bytes are no snapshot, or a broken one.
+var ErrBadSnapshot = errors.New("not a valid snapshot")
+
+// Restore makes a scheduler from a snapshot. It never panics on broken bytes:
+// the error is an [UnknownRulesError], or wraps ErrBadSnapshot.
+func Restore(data []byte) (*Scheduler, error) {
+	r := reader{buf: data}
+	if schema := Schema(r.uint()); schema < OldestSchema || schema > NewestSchema {
+		return nil, fmt.Errorf("%w: layout %d; this program reads %d to %d", ErrBadSnapshot, schema, OldestSchema, NewestSchema)
+	}
+	s := empty()
+	s.rules = Rules(r.uint())
+	if err := checkRules(s.rules); err != nil {
+		return nil, err
+	}
+	s.now = Instant(r.int())
+	r.base = s.now
+	s.limits = r.limits()
+	if err := s.limits.Validate(); r.failed || err != nil {
+		return nil, fmt.Errorf("%w: limits: %v", ErrBadSnapshot, err)
+	}
+	s.unbounded = r.bool()
+	s.learnUntil = r.instant()
+	s.armed = r.instant()
+	s.arrivals = r.uint()
+	s.leases = r.uint()
+	s.counter = r.uint()
+	s.registered = r.uint()
+	s.lastStart = r.instant()
+	s.headGone = r.instant()
+	s.capBlocked = r.bool()
+	r.pacer(&s.pacing, s.limits.Pacing)
+	for b := range s.limits.Budgets {
+		r.pacer(&s.budgets[b], s.limits.Budgets[b].Rate)
+	}
+	s.cool.until = r.instant()
+	s.cool.cause.Status = int32(r.int())
+	s.cool.cause.Source = r.text()
+	s.cool.cause.Asked = time.Duration(r.int())
+	s.cool.cause.Applied = time.Duration(r.int())
+	s.cool.cause.At = r.instant()
+	s.cool.streak = int32(r.int())
+	s.cool.zeroHint = r.bool()
+	s.cool.ramp = r.int()
+	s.paused = r.bool()
+	s.pauseCause = r.text()
+	s.releaseGap = time.Duration(r.int())
+	s.lastRelease = r.instant()
+	s.traffic.gap = time.Duration(r.int())
+	s.traffic.lastSlot = r.instant()
+	s.traffic.seen = int(r.int())
+	s.traffic.second = r.instant()
+	s.traffic.crowd = int(r.int())
+	for _, c := range s.Counters.all() {
+		*c = r.uint()
+	}
+	for range r.count() {
+		if h := r.holder(); !r.failed {
+			if _, twice := s.holderByID[h.id]; twice || h.id == "" {
+				return nil, fmt.Errorf("%w: holder %q", ErrBadSnapshot, h.id)
+			}
+			s.holderByID[h.id] = int32(len(s.holders))
+			s.holders = append(s.holders, h)
+		}
+	}
+	for range r.count() {
+		if err := s.restoreEntry(&r, entryQueued); err != nil {
+			return nil, err
+		}
+	}
+	for range r.count() {
+		if err := s.restoreEntry(&r, entryLeased); err != nil {
+			return nil, err
+		}
+	}
+	if r.failed || len(r.buf) > 0 {
+		return nil, fmt.Errorf("%w: cut short or too long", ErrBadSnapshot)
+	}
+	return s, nil
+}
+
+func (s *Scheduler) restoreEntry(r *reader, state entryState) error {
+	e, owner := r.entry()
+	if r.failed {
+		return fmt.Errorf("%w: ticket", ErrBadSnapshot)
+	}
+	ordered := s.q.tail == none || s.q.entries[s.q.tail].arrival < e.arrival
+	valid := e.weight >= 1 && e.weight <= MaxInFlightBound && int(e.holder) < len(s.holders) && e.holder >= none
+	if _, twice := s.byLease[e.lease]; !valid || state == entryQueued && !ordered || state == entryLeased && (twice || e.holder == none) {
+		return fmt.Errorf("%w: ticket %x", ErrBadSnapshot, e.key)
+	}
+	i := s.q.alloc()
+	e.due, e.next, e.prev, e.state = none, none, none, state
+	s.q.entries[i] = e
+	s.labels += int64(len(e.label))
+	if state == entryQueued {
+		s.q.enqueue(i)
+		s.queued++
+		if e.parkedAt != 0 {
+			s.parked++
+		}
+	} else {
+		s.byLease[e.lease] = i
+		s.inUse += e.weight
+	}
+	if e.holder != none {
+		s.byNumber[numberKey{e.number, e.holder}] = i
+		h := &s.holders[e.holder]
+		if state == entryQueued {
+			h.queued.add(&s.q.entries[i])
+		} else {
+			h.leased++
+		}
+	}
+	if owner {
+		s.byKey[e.key] = i
+	}
+	s.schedule(i)
+	return nil
+}
+
+// all lists the counters in the order of the snapshot.
+func (c *Counters) all() []*uint64 {
+	list := []*uint64{
+		&c.Admissions, &c.Releases, &c.Overloads, &c.Cooldowns,
+		&c.HandBacks, &c.Expired, &c.LostHolders, &c.Parked,
+		&c.StaleReleases, &c.StaleAcquires, &c.StaleCancels,
+		&c.Duplicates, &c.Gaps, &c.Resyncs, &c.Malformed, &c.Conflict,
+	}
+	for i := range c.Refusals {
+		list = append(list, &c.Refusals[i])
+	}
+	return list
+}
+
+type writer struct {
+	buf  []byte
+	base Instant
+}
+
+func (w *writer) uint(v uint64) { w.buf = binary.AppendUvarint(w.buf, v) }
+func (w *writer) int(v int64)   { w.buf = binary.AppendVarint(w.buf, v) }
+
+func (w *writer) bool(v bool) {
+	if v {
+		w.buf = append(w.buf, 1)
+	} else {
+		w.buf = append(w.buf, 0)
+	}
+}
+
+func (w *writer) text(v string) {
+	w.uint(uint64(len(v)))
+	w.buf = append(w.buf, v...)
+}
+
+// instant writes "none" as 0 and all else relative to the base, shifted by one.
+func (w *writer) instant(v Instant) {
+	if v == 0 {
+		w.uint(0)
+		return
+	}
+	diff := uint64(v) - uint64(w.base) // wraps, and wraps back
+	w.uint(2)
+	w.int(int64(diff))
+}
+
+func (w *writer) pacer(p *pacer) {
+	w.int(p.tat.ns)
+	w.int(p.tat.frac)
+}
+
+func (w *writer) rate(r Rate) {
+	w.int(r.Limit)
+	w.int(int64(r.Per))
+	w.int(r.Burst)
+}
+
+func (w *writer) limits(l *Limits) {
+	w.int(l.MaxInFlight)
+	w.rate(l.Pacing)
+	w.uint(uint64(len(l.Budgets)))
+	for _, b := range l.Budgets {
+		w.text(b.Unit)
+		w.rate(b.Rate)
+	}
+	for _, d := range l.durations() {
+		w.int(int64(*d))
+	}
+	w.int(int64(l.MaxQueue))
+	w.int(l.MaxExchangesPerSecond)
+}
+
+// durations lists the durations in the order of the snapshot.
+func (l *Limits) durations() []*time.Duration {
+	return []*time.Duration{&l.MaxCooldown, &l.FallbackCooldown, &l.MaxHold, &l.HolderTTL, &l.ParkTTL, &l.LookAhead, &l.StartWindow}
+}
+
+func (w *writer) holder(h *holder) {
+	w.text(h.id)
+	w.uint(h.generation)
+	w.uint(h.order)
+	w.instant(h.lastSeen)
+	w.instant(h.comeAgain)
+	w.uint(h.seq)
+	w.int(int64(h.delivery))
+	w.uint(h.confirmed)
+	w.uint(h.noticed)
+	w.uint(uint64(len(h.outbox)))
+	for i := range h.outbox {
+		n := &h.outbox[i]
+		w.uint(n.N)
+		w.uint(uint64(n.Kind))
+		w.uint(n.Ticket)
+		w.uint(n.Lease)
+		w.uint(uint64(n.Generation))
+		w.instant(n.StartAt)
+		w.int(int64(n.Window))
+		w.waits(&n.Waits)
+		w.uint(uint64(n.Refusal.Kind))
+		w.text(n.Refusal.Field)
+		w.int(n.Refusal.Value)
+		w.int(n.Refusal.Bound)
+		w.instant(n.Refusal.ComeAgain)
+		w.uint(uint64(n.Revoked))
+	}
+}
+
+// waits writes a mask of what isn't zero, which mostly is little.
+func (w *writer) waits(v *Waits) {
+	mask := uint64(0)
+	for i, d := range v {
+		if d != 0 {
+			mask |= 1 << i
+		}
+	}
+	w.uint(mask)
+	for _, d := range v {
+		if d != 0 {
+			w.int(int64(d))
+		}
+	}
+}
+
+func (w *writer) entry(s *Scheduler, i int32, index map[int32]int32) {
+	e := &s.q.entries[i]
+	w.buf = append(w.buf, e.key[:]...)
+	w.text(e.label)
+	w.uint(e.arrival)
+	w.int(e.weight)
+	for b := range s.limits.Budgets {
+		w.int(e.cost[b])
+	}
+	w.instant(e.arrivedAt)
+	w.instant(e.deadline)
+	w.instant(e.parkedAt)
+	w.instant(e.accounted)
+	w.waits(&e.waits)
+	w.int(int64(e.attempt))
+	w.uint(uint64(e.generation))
+	w.buf = append(w.buf, e.handBacks, byte(e.hold))
+	w.bool(s.byKey[e.key] == i)
+	if e.holder == none {
+		w.uint(0)
+	} else {
+		w.uint(uint64(index[e.holder]) + 1)
+		w.uint(e.number)
+	}
+	if e.state == entryLeased {
+		w.uint(e.lease)
+		w.instant(e.startAt)
+		w.instant(e.expires)
+	} else {
+		w.uint(0)
+	}
+}
+
+// reader reads what writer wrote. After a failure it returns zeros.
+type reader struct {
+	buf     []byte
+	base    Instant
+	failed  bool
+	budgets int
+}
+
+func (r *reader) uint() uint64 {
+	v, n := binary.Uvarint(r.buf)
+	return advance(r, v, n)
+}
+
+func (r *reader) int() int64 {
+	v, n := binary.Varint(r.buf)
+	return advance(r, v, n)
+}
+
+func advance[T any](r *reader, v T, n int) T {
+	if n <= 0 || r.failed {
+		var zero T
+		r.failed, r.buf = true, nil
+		return zero
+	}
+	r.buf = r.buf[n:]
+	return v
+}
+
+func (r *reader) bytes(n uint64) []byte {
+	if r.failed || n > uint64(len(r.buf)) {
+		r.failed, r.buf = true, nil
+		return nil
+	}
+	v := r.buf[:n]
+	r.buf = r.buf[n:]
+	return v
+}
+
+func (r *reader) byte() byte {
+	if b := r.bytes(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (r *reader) bool() bool   { return r.byte() == 1 }
+func (r *reader) text() string { return string(r.bytes(r.uint())) }
+
+// count reads a length; each item takes at least a byte.
+func (r *reader) count() int {
+	n := r.uint()
+	if n > uint64(len(r.buf)) {
+		r.failed, r.buf = true, nil
+		return 0
+	}
+	return int(n)
+}
+
+func (r *reader) instant() Instant {
+	if r.uint() == 0 {
+		return 0
+	}
+	return Instant(uint64(r.base) + uint64(r.int()))
+}
+
+func (r *reader) pacer(p *pacer, rate Rate) {
+	p.tat.ns, p.tat.frac = r.int(), r.int()
+	if p.tat.frac < 0 || p.tat.frac > 0 && p.tat.frac >= rate.Limit {
+		r.failed = true
+	}
+}
+
+func (r *reader) rate() Rate {
+	return Rate{Limit: r.int(), Per: time.Duration(r.int()), Burst: r.int()}
+}
+
+func (r *reader) limits() Limits {
+	var l Limits
+	l.MaxInFlight = r.int()
+	l.Pacing = r.rate()
+	for range r.count() {
+		l.Budgets = append(l.Budgets, Budget{Unit: r.text(), Rate: r.rate()})
+	}
+	for _, d := range l.durations() {
+		*d = time.Duration(r.int())
+	}
+	l.MaxQueue = int(r.int())
+	l.MaxExchangesPerSecond = r.int()
+	r.budgets = len(l.Budgets)
+	return l
+}
+
+func (r *reader) holder() holder {
+	h := holder{
+		id: r.text(), generation: r.uint(), order: r.uint(), lastSeen: r.instant(), comeAgain: r.instant(),
+		seq: r.uint(), delivery: time.Duration(r.int()), confirmed: r.uint(), noticed: r.uint(),
+	}
+	for range r.count() {
+		h.outbox = append(h.outbox, Notice{
+			N: r.uint(), Kind: NoticeKind(r.uint()), Ticket: r.uint(), Lease: r.uint(),
+			Generation: uint32(r.uint()), StartAt: r.instant(), Window: time.Duration(r.int()), Waits: r.waits(),
+			Refusal: Refusal{Kind: RefusalKind(r.uint()), Field: r.text(), Value: r.int(), Bound: r.int(), ComeAgain: r.instant()},
+			Revoked: RevokeCause(r.uint()),
+		})
+	}
+	return h
+}
+
+func (r *reader) waits() (v Waits) {
+	mask := r.uint()
+	for i := range v {
+		if mask&(1<<i) != 0 {
+			v[i] = time.Duration(r.int())
+		}
+	}
+	return v
+}
+
+func (r *reader) entry() (e entry, owner bool) {
+	copy(e.key[:], r.bytes(uint64(len(e.key))))
+	e.label = r.text()
+	e.arrival = r.uint()
+	e.weight = r.int()
+	for b := range r.budgets {
+		e.cost[b] = r.int()
+	}
+	e.arrivedAt, e.deadline, e.parkedAt, e.accounted = r.instant(), r.instant(), r.instant(), r.instant()
+	e.waits = r.waits()
+	e.attempt = int32(r.int())
+	e.generation = uint32(r.uint())
+	e.handBacks, e.hold = r.byte(), Hold(r.byte())
+	owner = r.bool()
+	e.holder = none
+	if at := r.uint(); at > 0 && at <= 1<<30 {
+		e.holder, e.number = int32(at-1), r.uint()
+	}
+	if e.lease = r.uint(); e.lease != 0 {
+		e.startAt, e.expires = r.instant(), r.instant()
+	}
+	return e, owner
+}

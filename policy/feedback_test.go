@@ -1,0 +1,188 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestRetryHints reads the table of cases from public bug reports and
+// providers' formats.
+func TestRetryHints(t *testing.T) {
+	data, err := os.ReadFile("testdata/retry_hints.tsv")
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
+	require.Greater(t, len(lines), 80)
+	require.True(t, strings.HasPrefix(lines[0], "id\tstatus\tnow\tmax_cooldown_ms\theaders\texpect\tsource\tmalformed"))
+	for _, line := range lines[1:] {
+		f := strings.Split(line, "\t")
+		require.GreaterOrEqual(t, len(f), 8, line)
+		t.Run(f[0], func(t *testing.T) {
+			status, err := strconv.Atoi(f[1])
+			require.NoError(t, err)
+			now, err := time.Parse(time.RFC3339Nano, f[2])
+			require.NoError(t, err)
+			clamp, err := strconv.ParseInt(f[3], 10, 64)
+			require.NoError(t, err)
+			var pairs [][2]string
+			require.NoError(t, json.Unmarshal([]byte(f[4]), &pairs))
+			header := http.Header{}
+			for _, p := range pairs {
+				header.Add(p[0], p[1])
+			}
+
+			g := &Gate{MaxCooldown: time.Duration(clamp) * time.Millisecond}
+			hint := g.ReadHint(status, header, now)
+
+			switch f[5] {
+			case "none":
+				assert.False(t, hint.HasHint, "%+v", hint)
+			case "zero":
+				assert.True(t, hint.HasHint)
+				assert.Zero(t, hint.Applied)
+			default:
+				ms, err := strconv.ParseInt(f[5], 10, 64)
+				require.NoError(t, err)
+				assert.True(t, hint.HasHint)
+				assert.Equal(t, time.Duration(ms)*time.Millisecond, hint.Applied)
+			}
+			assert.Equal(t, f[6], hint.Source)
+			var malformed []string
+			if f[7] != "" {
+				malformed = strings.Split(f[7], ",")
+			}
+			assert.ElementsMatch(t, malformed, hint.Malformed)
+		})
+	}
+}
+
+func TestReadHintBeyondTheTable(t *testing.T) {
+	now := time.Date(2026, 10, 21, 7, 26, 0, 0, time.UTC)
+	const none = time.Duration(-1)
+	for name, c := range map[string]struct {
+		header    http.Header
+		asked     time.Duration
+		source    string
+		malformed []string
+	}{
+		"no headers":                  {http.Header{}, none, "", nil},
+		"two lines, one malformed":    {http.Header{"Retry-After": {"soon", "30"}}, 30 * time.Second, "retry-after", []string{"retry-after"}},
+		"ms list":                     {http.Header{"Retry-After-Ms": {"5, 7"}}, 7 * time.Millisecond, "retry-after-ms", nil},
+		"list with an empty part":     {http.Header{"Retry-After": {"5,,7"}}, none, "", []string{"retry-after"}},
+		"bare point":                  {http.Header{"Retry-After": {"5."}}, none, "", []string{"retry-after"}},
+		"leading point":               {http.Header{"Retry-After": {".5"}}, none, "", []string{"retry-after"}},
+		"plus sign":                   {http.Header{"Retry-After": {"+5"}}, none, "", []string{"retry-after"}},
+		"duration in the ms header":   {http.Header{"Retry-After-Ms": {"5s"}}, none, "", []string{"retry-after-ms"}},
+		"Greek micro":                 {http.Header{"Retry-After": {"5µs"}}, none, "", []string{"retry-after"}},
+		"all units":                   {http.Header{"Retry-After": {"1h1m1s1ms1us1ns"}}, time.Hour + time.Minute + time.Second + 2*time.Millisecond, "retry-after", nil},
+		"unit without number":         {http.Header{"Retry-After": {"s"}}, none, "", []string{"retry-after"}},
+		"third of a second":           {http.Header{"Retry-After": {"0." + strings.Repeat("3", 120)}}, 334 * time.Millisecond, "retry-after", nil},
+		"129 bytes":                   {http.Header{"Retry-After": {strings.Repeat("9", 129)}}, none, "", []string{"retry-after"}},
+		"fraction of a date's second": {http.Header{"Retry-After": {"Wed, 21 Oct 2026 07:28:00.5 GMT"}}, none, "", []string{"retry-after"}},
+		"one-digit hour":              {http.Header{"Retry-After": {"Wed, 21 Oct 2026 7:28:00 GMT"}}, none, "", []string{"retry-after"}},
+		"no such day":                 {http.Header{"Retry-After": {"Wed, 31 Nov 2026 07:28:00 GMT"}}, none, "", []string{"retry-after"}},
+		"no such weekday":             {http.Header{"Retry-After": {"Wen, 21 Oct 2026 07:28:00 GMT"}}, none, "", []string{"retry-after"}},
+		"trailing text":               {http.Header{"Retry-After": {"Wed, 21 Oct 2026 07:28:00 GMT!"}}, none, "", []string{"retry-after"}},
+		"numeric zone":                {http.Header{"Retry-After": {"Wed, 21 Oct 2026 07:28:00 +0000"}}, 2 * time.Minute, "retry-after", nil},
+		"two-digit year, 49 ahead":    {http.Header{"Retry-After": {"Monday, 21-Oct-75 07:26:00 GMT"}}, time.Date(2075, 10, 21, 7, 26, 0, 0, time.UTC).Sub(now), "retry-after", nil},
+		"two-digit year, 51 ahead":    {http.Header{"Retry-After": {"Monday, 21-Oct-77 07:26:00 GMT"}}, 0, "retry-after", nil},
+		"key not canonical":           {http.Header{"retry-after": {"3"}}, 3 * time.Second, "retry-after", nil},
+		"malformed Date":              {http.Header{"Date": {"now"}, "Retry-After": {"Wed, 21 Oct 2026 07:28:00 GMT"}}, 2 * time.Minute, "retry-after", nil},
+		"reset-after malformed": {http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset-After": {"x"}, "X-Ratelimit-Reset": {"9"}},
+			9 * time.Second, "x-ratelimit-reset", []string{"x-ratelimit-reset-after"}},
+		"remaining malformed": {http.Header{"X-Ratelimit-Remaining": {"lots"}, "X-Ratelimit-Reset": {"9"}}, none, "", []string{"x-ratelimit-remaining"}},
+		"remaining below zero": {http.Header{"X-Ratelimit-Limit": {"10"}, "X-Ratelimit-Remaining": {"-1"}, "X-Ratelimit-Reset": {"9"}},
+			9 * time.Second, "x-ratelimit-reset", nil},
+		"status allowed": {http.Header{"Anthropic-Ratelimit-Unified-Status": {"allowed"}, "Anthropic-Ratelimit-Unified-Reset": {"9"}}, none, "", nil},
+		"another unit": {http.Header{"X-Ratelimit-Remaining-Images": {"0"}, "X-Ratelimit-Reset-Images": {"12s"}},
+			12 * time.Second, "x-ratelimit-reset-images", nil},
+		"tie: order of the list": {http.Header{"Ratelimit-Remaining": {"0"}, "Ratelimit-Reset": {"12"}, "X-Ratelimit-Reset-Tokens": {"12"}},
+			12 * time.Second, "x-ratelimit-reset-tokens", nil},
+		"RFC 3339 with an offset": {http.Header{"X-Ratelimit-Reset": {"2026-10-21T09:28:00+02:00"}}, 2 * time.Minute, "x-ratelimit-reset", nil},
+		"RFC 3339 with a comma":   {http.Header{"X-Ratelimit-Reset": {"2026-10-21T07:28:00,5Z"}}, none, "", []string{"x-ratelimit-reset"}},
+		"HTTP date in a reset":    {http.Header{"X-Ratelimit-Reset": {"Wed, 21 Oct 2026 07:28:00 GMT"}}, none, "", []string{"x-ratelimit-reset"}},
+		"structured, malformed":   {http.Header{"Ratelimit": {"limit=10, remaining=0, reset=5"}}, none, "", []string{"ratelimit"}},
+		"structured, r malformed": {http.Header{"Ratelimit": {`"a";r=x;t=9, "b";r=0;t=4`}}, 4 * time.Second, "ratelimit", []string{"ratelimit"}},
+		"named by the policy":     {http.Header{"My-Left": {"0"}, "My-Reset": {"77"}}, 77 * time.Second, "my-reset", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := &Gate{MaxCooldown: time.Hour, ResetHeaders: []ResetHeader{{Remaining: "My-Left", Reset: "My-Reset"}}}
+			hint := g.ReadHint(429, c.header, now)
+			assert.True(t, hint.Overload)
+			assert.Equal(t, c.asked != none, hint.HasHint)
+			assert.Equal(t, max(0, c.asked), hint.Asked)
+			assert.Equal(t, min(max(0, c.asked), time.Hour), hint.Applied)
+			assert.Equal(t, c.source, hint.Source)
+			assert.Equal(t, c.malformed, hint.Malformed)
+		})
+	}
+}
+
+func TestReadHintAndThePolicy(t *testing.T) {
+	header := http.Header{"Retry-After": {"600"}}
+	now := time.Unix(1_800_000_000, 0)
+
+	assert.Equal(t, Hint{}, (&Gate{}).ReadHint(500, header, now), "not an overload")
+	assert.Equal(t, 5*time.Minute, (&Gate{}).ReadHint(503, header, now).Applied, "the default clamp")
+	assert.Equal(t, 10*time.Minute, (&Gate{}).ReadHint(503, header, now).Asked)
+
+	off := (&Gate{MaxCooldown: Off}).ReadHint(429, header, now)
+	assert.True(t, off.Overload)
+	assert.Zero(t, off.Applied, "feedback is switched off")
+
+	assert.True(t, (&Gate{Preset: "github"}).ReadHint(403, header, now).Overload)
+	assert.False(t, (&Gate{OverloadStatuses: []int{418}}).ReadHint(429, header, now).Overload)
+}
+
+func FuzzRetryHint(f *testing.F) {
+	for _, v := range []string{"30", "1.5", "2m59.56s", "Wed, 21 Oct 2026 07:28:00 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "1771404540",
+		"31,120", `"a";r=0;t=55`, "-1", "2024-03-26T20:00:00Z", strings.Repeat("9", 128), "29-Feb-00"} {
+		f.Add(v, "0", int64(1_790_000_000), uint64(30), uint64(120))
+	}
+	f.Fuzz(func(t *testing.T, value, other string, unix int64, a, b uint64) {
+		now := time.Unix(unix%(1<<36), 0)
+		const clamp = 48 * time.Hour
+		g := &Gate{MaxCooldown: clamp}
+		read := func(header http.Header) Hint {
+			h := g.ReadHint(429, header, now)
+			if h.Asked < 0 || h.Applied < 0 || h.Applied > clamp || h.Applied > h.Asked || h.Asked%time.Millisecond != 0 ||
+				h.HasHint != (h.Source != "") || !h.HasHint && h.Asked != 0 {
+				t.Fatalf("%v: %+v", header, h)
+			}
+			return h
+		}
+		for _, name := range []string{"Retry-After-Ms", "X-Ms-Retry-After-Ms", "Retry-After", "X-Ratelimit-Reset", "X-Ratelimit-Reset-Tokens",
+			"Anthropic-Ratelimit-Requests-Reset", "Ratelimit", "Ratelimit-Reset", "X-Ratelimit-Reset-After"} {
+			read(http.Header{name: {value, other}})
+			read(http.Header{name: {value}, "X-Ratelimit-Remaining": {other}, "Date": {other}, "Age": {other}})
+		}
+		// Within one form a larger value never asks for less.
+		if a > b {
+			a, b = b, a
+		}
+		forms := []string{"%dms", "%ds", "%dh", "0.%020ds", "%d.5m"}
+		if b < 1e9 || a >= 1e12 || a >= 1e9 && b < 1e12 { // seconds, epoch milliseconds, epoch seconds
+			forms = append(forms, "%d", "%d.25")
+		}
+		for _, form := range forms {
+			less := read(http.Header{"Retry-After": {fmt.Sprintf(form, a)}})
+			more := read(http.Header{"Retry-After": {fmt.Sprintf(form, b)}})
+			if !less.HasHint || !more.HasHint || less.Asked > more.Asked {
+				t.Fatalf(form+" -> %v, "+form+" -> %v", a, less, b, more)
+			}
+		}
+		less := read(http.Header{"Retry-After-Ms": {fmt.Sprint(a)}})
+		more := read(http.Header{"Retry-After-Ms": {fmt.Sprint(b)}})
+		if !less.HasHint || !more.HasHint || less.Asked > more.Asked {
+			t.Fatalf("%d ms -> %v, %d ms -> %v", a, less, b, more)
+		}
+	})
+}

@@ -1,0 +1,156 @@
+package policy
+
+import (
+	"fmt"
+	"math/big"
+	"math/bits"
+	"time"
+
+	"sluice/admission"
+)
+
+// The three ways to pace requests. A gate has at most one of them; all become
+// one admission.Rate.
+const (
+	formPerSecond = "requests_per_second"
+	formInterval  = "min_interval"
+	formRequests  = "requests"
+)
+
+var (
+	rateKeys   = []string{"limit", "per", "burst"}
+	budgetKeys = []string{"unit", "limit", "per", "burst"}
+)
+
+// perSecond reads an exact decimal of requests per second as a rational rate:
+// 7.5 is 15 per 2 s.
+func (r *reader) perSecond(at spot, g *Gate) {
+	allowed := fmt.Sprintf("0 (no pacing) to %d, a plain decimal with at most 7 digits after the point", int64(admission.MaxRateLimit))
+	text, ok := r.decimal(at, allowed)
+	if !ok {
+		return
+	}
+	rate, _ := new(big.Rat).SetString(text)
+	if rate.Sign() == 0 {
+		g.Requests = admission.Rate{}
+		return
+	}
+	limit, seconds := rate.Num(), rate.Denom()
+	if limit.Cmp(big.NewInt(admission.MaxRateLimit)) > 0 || seconds.Cmp(big.NewInt(int64(admission.MaxPer/time.Second))) > 0 {
+		r.fault(at, allowed)
+		return
+	}
+	g.Requests = admission.Rate{Limit: limit.Int64(), Per: time.Duration(seconds.Int64()) * time.Second, Burst: 1}
+}
+
+// interval reads the least time between two requests.
+func (r *reader) interval(at spot, g *Gate) {
+	d, ok := r.duration(at, 0, admission.MaxPer, "no pacing")
+	if !ok {
+		return
+	}
+	g.Requests = admission.Rate{}
+	if d > 0 {
+		g.Requests = admission.Rate{Limit: 1, Per: d, Burst: 1}
+	}
+}
+
+func (r *reader) requests(at spot, g *Gate) {
+	values, ok := r.fields(at, rateKeys)
+	if !ok {
+		return
+	}
+	if rate, ok := r.rate(at, values, 1); ok {
+		g.Requests = rate
+	}
+}
+
+// rate reads {limit, per, burst}. defaultBurst 0 stands for the limit. A limit
+// of 0 is the zero Rate, whatever else is given, as long as that is valid.
+func (r *reader) rate(at spot, values map[string]spot, defaultBurst int64) (admission.Rate, bool) {
+	before := r.found
+	var rate admission.Rate
+	if v, given := values["limit"]; given {
+		rate.Limit, _ = r.integer(v, 0, admission.MaxRateLimit, "off")
+	} else {
+		r.missing(at, "limit", fmt.Sprintf("0 (off) to %d", int64(admission.MaxRateLimit)))
+	}
+	if v, given := values["per"]; given {
+		rate.Per, _ = r.duration(v, 1, admission.MaxPer, "")
+	} else if rate.Limit > 0 {
+		r.missing(at, "per", "a duration such as 1m")
+	}
+	rate.Burst = defaultBurst
+	if v, given := values["burst"]; given {
+		rate.Burst, _ = r.integer(v, 1, admission.MaxRateLimit, "")
+	} else if defaultBurst == 0 {
+		rate.Burst = rate.Limit
+	}
+	if r.found == before && rate.Limit > 0 && refillsTooSlowly(rate) {
+		if v, given := values["burst"]; given {
+			at = v
+		}
+		r.fault(at, "what refills within "+durationText(admission.MaxRefill))
+	}
+	if rate.Limit == 0 {
+		rate = admission.Rate{}
+	}
+	return rate, r.found == before
+}
+
+// refillsTooSlowly: an empty bucket would take longer than MaxRefill to fill.
+func refillsTooSlowly(r admission.Rate) bool {
+	high, low := bits.Mul64(uint64(r.Burst), uint64(r.Per))
+	if high >= uint64(r.Limit) {
+		return true // the quotient needs more than 64 bits
+	}
+	whole, rest := bits.Div64(high, low, uint64(r.Limit))
+	return whole > uint64(admission.MaxRefill) || whole == uint64(admission.MaxRefill) && rest > 0
+}
+
+func (r *reader) missing(at spot, name, allowed string) {
+	r.message(spot{at.node, at.key(name, at.node).path}, "is missing", allowed)
+}
+
+// budgets reads every budget on its own: one with a fault does not take the
+// others with it.
+func (r *reader) budgets(at spot, g *Gate) {
+	items, ok := r.list(at, admission.MaxBudgets, "budgets")
+	if !ok {
+		return
+	}
+	g.Budgets = nil
+	seen := map[string]bool{}
+	for _, item := range items {
+		before := r.found
+		values, ok := r.fields(item, budgetKeys)
+		if !ok {
+			continue
+		}
+		var unit string
+		allowed := fmt.Sprintf("[a-z][a-z0-9_]*, at most %d bytes", admission.MaxUnitLength)
+		if v, given := values["unit"]; !given {
+			r.missing(item, "unit", allowed)
+		} else if unit, ok = r.text(v, allowed, admission.ValidUnit); ok && seen[unit] {
+			r.fault(v, "each unit once")
+		}
+		seen[unit] = true
+		rate, _ := r.rate(item, values, 0)
+		if r.found == before && !rate.IsZero() {
+			g.Budgets = append(g.Budgets, admission.Budget{Unit: unit, Rate: rate})
+		}
+	}
+}
+
+// reduced is the rate in lowest terms: 60 per minute and 1 per second with the
+// same burst are one policy.
+func reduced(r admission.Rate) admission.Rate {
+	if r.Limit <= 0 || r.Per <= 0 {
+		return r
+	}
+	a, b := r.Limit, int64(r.Per)
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return admission.Rate{Limit: r.Limit / a, Per: r.Per / time.Duration(a), Burst: r.Burst}
+}
