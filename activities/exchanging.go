@@ -74,7 +74,7 @@ func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
 	due := time.Duration(-1)
 	switch {
 	case news:
-		due = 0
+		due = max(h.unhurriedLocked(now), 0)
 	case len(h.tickets) > 0 && !h.comeAgain.IsZero():
 		due = max(h.comeAgain.Sub(now), 0)
 	case len(h.tickets) > 0:
@@ -91,6 +91,20 @@ func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
 	h.flight = h.exchangeLocked()
 	return h.flight, 0
 }
+
+// unhurriedLocked is how long an exchange may wait for company: one that only
+// brings tickets to a queue which others stand in can't be granted at once, and
+// every exchange costs the server's work and history events.
+func (h *holder) unhurriedLocked(now time.Time) time.Duration {
+	hurry := h.resync || len(h.out.release)+len(h.out.cancel)+len(h.out.handBack) > 0
+	if hurry || h.depth == 0 || h.spacing == 0 {
+		return 0
+	}
+	return h.arrived.Add(min(time.Duration(min(h.depth, 1000))*h.spacing/4, maxCompany)).Sub(now)
+}
+
+// maxCompany bounds how long a ticket is kept back for company.
+const maxCompany = 50 * time.Millisecond
 
 // send sends an exchange until it is answered. An error means that nobody knows
 // whether it was applied, so it goes out again unchanged. false: the holder
@@ -139,7 +153,7 @@ func (h *holder) send(x *contract.Exchange) bool {
 
 func (h *holder) answeredLocked(x *contract.Exchange, a *contract.Answer, sent, arrived time.Time) {
 	h.unavailable, h.distrusted = time.Time{}, false
-	h.answered, h.roundTrip = sent, arrived.Sub(sent)
+	h.answered, h.arrived, h.roundTrip = sent, arrived, arrived.Sub(sent)
 	if len(a.PolicyConflict) == 0 && a.PolicyNeeded && a.StateCounter == 0 {
 		// Not applied: the same exchange again, with the body.
 		h.takeLocked(a, sent, arrived, false)

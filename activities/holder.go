@@ -58,7 +58,8 @@ type holder struct {
 
 	confirmed   uint64
 	firstRun    string
-	counter     uint64
+	counter     uint64 // of the newest answer
+	applied     uint64 // of the last exchange's answer: a smaller one means that the gate was reset
 	resync      bool
 	sendBody    bool
 	conflict    *Error
@@ -73,6 +74,8 @@ type holder struct {
 	refused     uint32
 	roundTrip   time.Duration
 	answered    time.Time // start of the last answered exchange
+	arrived     time.Time // of its answer
+	depth       int64
 	unavailable time.Time // since when nothing is answered; zero: it is
 	distrusted  bool      // leases were given up for lack of an answer
 
@@ -429,13 +432,13 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 		// generation of its own makes the gate take what this process has.
 		h.name.Generation = max(uint64(time.Now().UnixNano()), h.name.Generation+1)
 		h.resync = true
-	case a.Resync, h.firstRun != "" && a.FirstRun != "" && a.FirstRun != h.firstRun, !ofWait && a.StateCounter != 0 && a.StateCounter < h.counter:
+	case a.Resync, h.firstRun != "" && a.FirstRun != "" && a.FirstRun != h.firstRun, !ofWait && a.StateCounter != 0 && a.StateCounter < h.applied:
 		h.resync = true
 		h.counter = 0
 	}
 	if a.FirstRun != "" {
 		if a.FirstRun != h.firstRun {
-			h.confirmed, h.counter = 0, 0
+			h.confirmed, h.counter, h.applied = 0, 0, 0
 		}
 		h.firstRun = a.FirstRun
 	}
@@ -447,11 +450,14 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 	if a.Resync || a.Superseded || a.StateCounter == 0 {
 		return
 	}
+	if !ofWait {
+		h.applied = a.StateCounter
+	}
 	if a.StateCounter >= h.counter {
 		h.counter = a.StateCounter
 		h.cooldown, h.paused = admission.Instant(a.Cooldown.GetUntil()), a.Paused
 		h.spacing, h.window = time.Duration(a.Spacing), time.Duration(a.StartWindow)
-		h.mayWait = a.MayWait
+		h.mayWait, h.depth = a.MayWait, a.Depth
 		h.notBefore = arrived.Add(h.clock.until(admission.Instant(a.NotBefore)))
 		h.comeAgain = time.Time{}
 		if a.ComeAgain != 0 {
@@ -553,7 +559,7 @@ func (h *holder) presentLocked(x *contract.Exchange) {
 	x.Resync, h.resync = true, false
 	x.Confirmed, h.confirmed = 0, 0
 	x.CooldownUntil, x.LastStart = int64(h.cooldown), int64(h.lastStart)
-	x.Cancel, x.HandBack = nil, nil // what isn't presented has ended
+	x.Cancel = nil // what isn't presented has ended
 	h.out.acquire = nil
 	numbers := make([]uint64, 0, len(h.tickets))
 	for n := range h.tickets {

@@ -1,49 +1,39 @@
 package admission
 
-import (
-	"math"
-	"math/bits"
-	"time"
-)
+import "time"
 
 // Advance brings the scheduler to now: what is due ends, and every ticket that
 // becomes admissible within the look-ahead is admitted.
 func (s *Scheduler) Advance(now Instant) {
 	now = s.observe(now)
-	for len(s.q.heap) > 0 {
-		i := s.q.heap[0]
-		if s.dueAt(&s.q.entries[i]) > now {
-			break
-		}
-		s.end(i, now)
+	for len(s.due) > 0 && s.due[0].at <= now {
+		s.end(s.due[0].i, now)
 	}
 	s.expireHolders(now)
-	for s.admitHead(now) {
+	i := s.focus(now)
+	for i != none && s.admitHead(i, now) {
+		i = s.focus(now)
 	}
-	s.capBlocked = false
-	if i := s.first(); i != none {
-		s.capBlocked = s.limits.MaxInFlight > 0 && s.inUse+s.q.entries[i].weight > s.limits.MaxInFlight
-	}
+	s.capBlocked = i != none && s.capExceeded(&s.q.entries[i])
 }
 
 // end does what is due for an entry: a lease outlived max_hold, a deadline
 // passed, a parked ticket's time is over.
 func (s *Scheduler) end(i int32, now Instant) {
 	e := &s.q.entries[i]
-	switch {
-	case e.state == entryLeased:
+	if e.state == entryLeased {
 		s.Counters.Expired++
 		s.revoke(i, RevokedMaxHold)
 		s.forget(i)
 		return
-	case e.holder != none:
-		s.account(i, now)
+	}
+	if e.holder != none {
 		s.refuse(HolderRef(e.holder), e.number, Refusal{Kind: RefusedQueueTimeout})
 	}
 	s.drop(i)
 }
 
-// present head of the queue, or none.
+// first present ticket of the queue, or none.
 func (s *Scheduler) first() int32 {
 	for i := s.q.head; i != none; i = s.q.entries[i].next {
 		if e := &s.q.entries[i]; e.holder != none && s.present(e.holder, s.now) {
@@ -53,33 +43,46 @@ func (s *Scheduler) first() int32 {
 	return none
 }
 
-// admitHead admits the first present ticket if it may start within the
-// look-ahead.
-func (s *Scheduler) admitHead(now Instant) bool {
-	i := s.first()
-	if i == none {
-		return false
-	}
+// admitHead admits the head if it may start within the look-ahead, or refuses
+// it if that can't be before its deadline. It reports whether the head has gone.
+func (s *Scheduler) admitHead(i int32, now Instant) bool {
 	e := &s.q.entries[i]
 	t := s.earliest(e, now)
-	if t > now.Add(s.limits.LookAhead) && t > now || e.deadline != 0 && t >= e.deadline {
+	start := t
+	if s.limits.Pacing.Spaced() {
+		start = max(t, now.Add(s.holders[e.holder].delivery))
+	}
+	if e.deadline != 0 && start >= e.deadline {
+		s.refuse(HolderRef(e.holder), e.number, Refusal{Kind: RefusedTooLate, ComeAgain: start})
+		s.drop(i)
+		return true
+	}
+	if t > now.Add(s.ahead()) || s.held(e, now) {
 		return false
 	}
-	s.admit(i, t)
+	s.admit(i, start)
 	return true
 }
 
-// earliest is the first instant, from now on, at which the head may be
-// admitted as things stand; Never while only an event can make it so.
+// ahead is the look-ahead.
+func (s *Scheduler) ahead() time.Duration { return max(s.limits.LookAhead, 0) }
+
+// held reports whether only an event, or the end of learning, can let the head
+// pass.
+func (s *Scheduler) held(e *entry, now Instant) bool {
+	return s.paused || s.learnUntil > now || s.capExceeded(e)
+}
+
+func (s *Scheduler) capExceeded(e *entry) bool {
+	return s.limits.MaxInFlight > 0 && s.inUse+e.weight > s.limits.MaxInFlight
+}
+
+// earliest is the first instant, from now on, at which cooldown, pacing and
+// budgets let the head pass as things stand.
 func (s *Scheduler) earliest(e *entry, now Instant) Instant {
-	if s.paused || s.learnUntil > now || s.limits.MaxInFlight > 0 && s.inUse+e.weight > s.limits.MaxInFlight {
-		return Never
-	}
-	t := max(now, s.cool.until, s.rampUntil())
+	// Whoever was admitted ahead still stands before it until then.
+	t := max(now, s.lastStart, s.cool.until, s.rampUntil())
 	if r := s.limits.Pacing; !r.IsZero() {
-		if r.Spaced() {
-			t = max(t, now.Add(s.holders[e.holder].delivery))
-		}
 		t = max(t, Instant(s.pacing.admissible(1, r).ceil()))
 	}
 	for b := range s.limits.Budgets {
@@ -93,88 +96,48 @@ func (s *Scheduler) earliest(e *entry, now Instant) Instant {
 // admit turns the ticket into a lease that starts at t.
 func (s *Scheduler) admit(i int32, t Instant) {
 	s.account(i, t)
-	e := &s.q.entries[i]
-	h := &s.holders[e.holder]
+	s.head = none
 	s.q.dequeue(i)
 	s.queued--
-	h.queued.remove(e)
+	e := &s.q.entries[i]
+	h := &s.holders[e.holder]
+	h.queued.remove(e, len(s.limits.Budgets))
 	h.leased++
+	s.leases++
 	if r := s.limits.Pacing; !r.IsZero() {
 		s.pacing.take(t, 1, r)
 	}
 	for b := range s.limits.Budgets {
 		if e.cost[b] > 0 {
-			s.budgets[b].take(t, e.cost[b], s.limits.Budgets[b].Rate)
+			s.budgets[b].take(t, s.leases, e.cost[b], s.limits.Budgets[b].Rate)
 		}
 	}
 	s.cool.ramped(t)
-	s.leases++
 	e.state, e.lease, e.startAt, e.expires = entryLeased, s.leases, t, t.Add(s.limits.MaxHold)
 	e.generation++
-	s.byLease[e.lease] = i
+	s.link(nameLease, i)
 	s.inUse += e.weight
-	s.lastStart, s.headGone = max(s.lastStart, t), max(s.headGone, t)
+	s.lastStart = t
 	s.Counters.Admissions++
 	s.schedule(i)
 	s.grantNotice(i)
 }
 
-// account attributes the time since the ticket was last accounted to what it
-// waited for. Only the first present ticket waits for anything but order.
-func (s *Scheduler) account(i int32, to Instant) {
-	e := &s.q.entries[i]
-	from := e.accounted
-	if to <= from {
-		return
+// NextWake returns when Advance is due by itself; Never while nothing is. After
+// Advance(now) it is later than now.
+func (s *Scheduler) NextWake() Instant {
+	wake := s.nextWake()
+	s.armed = wake
+	if wake == Never {
+		s.armed = 0
 	}
-	e.accounted = to
-	if e.holder == none || i != s.first() {
-		if e.parkedAt == 0 {
-			e.waits[WaitOrder] += to.Sub(from)
-		}
-		return
-	}
-	// It became the head when the last one before it went.
-	if head := min(s.headGone, to); head > from {
-		e.waits[WaitOrder] += head.Sub(from)
-		from = head
-	}
-	until := func(w Wait, t Instant) {
-		if t = min(t, to); t > from {
-			e.waits[w] += t.Sub(from)
-			from = t
-		}
-	}
-	if s.paused {
-		until(WaitPaused, to)
-	}
-	until(WaitLearning, s.learnUntil)
-	until(WaitCooldown, max(s.cool.until, s.rampUntil()))
-	if r := s.limits.Pacing; !r.IsZero() {
-		until(WaitPacing, Instant(s.pacing.admissible(1, r).ceil()))
-	}
-	for b := range s.limits.Budgets {
-		if e.cost[b] > 0 {
-			until(WaitBudget+Wait(b), Instant(s.budgets[b].admissible(e.cost[b], s.limits.Budgets[b].Rate).ceil()))
-		}
-	}
-	if s.capBlocked {
-		until(WaitCap, s.now)
-	}
+	return wake
 }
 
-// accountHead closes the head's account before a change of what it waits for.
-func (s *Scheduler) accountHead(now Instant) {
-	if i := s.first(); i != none {
-		s.account(i, now)
-	}
-}
-
-// nextWake is when the earliest thing happens by itself.
 func (s *Scheduler) nextWake() Instant {
 	wake := Never
-	if len(s.q.heap) > 0 {
-		wake = s.dueAt(&s.q.entries[s.q.heap[0]])
+	if len(s.due) > 0 {
+		wake = s.due[0].at
 	}
 	for i := range s.holders {
 		if h := &s.holders[i]; h.id != "" && (h.leased > 0 || h.queued.tickets > 0) {
@@ -186,138 +149,14 @@ func (s *Scheduler) nextWake() Instant {
 		return wake
 	}
 	e := &s.q.entries[i]
-	if h := &s.holders[e.holder]; h.comeAgain != 0 {
-		wake = min(wake, h.comeAgain.Add(PresenceGrace))
-	}
+	wake = min(wake, s.absentFrom(e.holder))
 	if s.learnUntil > s.now {
-		wake = min(wake, s.learnUntil)
+		return min(wake, s.learnUntil)
 	}
-	if t := s.earliest(e, s.now); t != Never && (e.deadline == 0 || t < e.deadline) {
+	if !s.held(e, s.now) {
 		// Half a look-ahead of lead: each wake-up then admits half a
 		// look-ahead's worth, rather than one ticket at a time.
-		wake = min(wake, max(s.now, t.Add(-max(s.limits.LookAhead, 0)/2)))
+		wake = min(wake, max(s.now, s.earliest(e, s.now).Add(-s.ahead()/2)))
 	}
 	return wake
-}
-
-// cooldown is what overloads made of the gate's time.
-type cooldown struct {
-	until    Instant
-	cause    Cause
-	streak   int32 // overloads without a hint in a row
-	zeroHint bool  // the last overload's hint was "now"
-	ramp     int64 // admissions since until, while that matters
-}
-
-// Cause says what a cooldown came from, for people.
-type Cause struct {
-	Status  int32
-	Source  string // of the hint; empty: fallback
-	Asked   time.Duration
-	Applied time.Duration
-	At      Instant
-}
-
-// learn takes in what an attempt was told. started is when it began.
-func (s *Scheduler) learn(now Instant, f *Feedback, started Instant) {
-	switch f.Outcome {
-	case OutcomeSuccess:
-		if started >= s.cool.until {
-			s.cool.streak, s.cool.zeroHint = 0, false
-		}
-		return
-	case OutcomeOverload:
-	default:
-		return
-	}
-	s.Counters.Overloads++
-	if s.limits.MaxCooldown <= 0 {
-		return
-	}
-	asked := f.Asked
-	if asked == 0 { // "now": believed once
-		if !s.cool.zeroHint {
-			s.cool.zeroHint = true
-			return
-		}
-		asked = -1
-	} else {
-		s.cool.zeroHint = false
-	}
-	source := f.Source
-	if asked < 0 {
-		// Only an attempt that began after the last cooldown's end is news:
-		// fifty answers to one burst count once.
-		if started >= s.cool.until && s.cool.streak < math.MaxInt32 {
-			s.cool.streak++
-		}
-		asked, source = s.fallback(), ""
-	}
-	if asked > 0 {
-		s.Cooldown(now, asked, Cause{Status: f.Status, Source: source})
-	}
-}
-
-// fallback is the cooldown of an overload without a hint at the present streak.
-func (s *Scheduler) fallback() time.Duration {
-	d := s.limits.FallbackCooldown
-	if d <= 0 {
-		return 0
-	}
-	shift := max(s.cool.streak-1, 0)
-	if int(shift) >= bits.LeadingZeros64(uint64(d))-1 {
-		return s.limits.MaxCooldown
-	}
-	return min(d<<shift, s.limits.MaxCooldown)
-}
-
-// Cooldown admits nothing for the time asked, at most MaxCooldown, from now. It
-// extends what is there and never shortens it.
-func (s *Scheduler) Cooldown(now Instant, asked time.Duration, cause Cause) {
-	now = s.observe(now)
-	applied := min(asked, s.limits.MaxCooldown)
-	if applied <= 0 {
-		return
-	}
-	until := now.Add(applied)
-	if until <= s.cool.until {
-		return
-	}
-	s.accountHead(now)
-	s.Counters.Cooldowns++
-	cause.Source = cut(cause.Source)
-	cause.Asked, cause.Applied, cause.At = asked, applied, now
-	s.cool.until, s.cool.cause, s.cool.ramp = until, cause, 0
-	s.wakeAll()
-}
-
-// The ramp after a cooldown: one admission, then two, four, … per step.
-const (
-	rampStep  = 125 * time.Millisecond
-	rampSteps = 8
-)
-
-// rampUntil is when the ramp lets the next ticket pass; 0 without a ramp. A
-// gate with spacing needs none.
-func (s *Scheduler) rampUntil() Instant {
-	if s.cool.until == 0 || s.limits.Pacing.Spaced() {
-		return 0
-	}
-	step := bits.Len64(uint64(s.cool.ramp+1)) - 1
-	if step >= rampSteps {
-		return 0
-	}
-	return s.cool.until.Add(time.Duration(step) * rampStep)
-}
-
-// ramped counts an admission at t.
-func (c *cooldown) ramped(t Instant) {
-	if c.until == 0 || t < c.until {
-		return
-	}
-	if t >= c.until.Add(rampSteps*rampStep) {
-		c.ramp = 1 << rampSteps
-		return
-	}
-	c.ramp++
 }

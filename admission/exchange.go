@@ -1,10 +1,14 @@
 package admission
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
+)
 
 // Exchange is one batched message from a holder. Apply takes it in as a whole:
-// feedback and releases first, then cancels, parkings and hand-backs, then
-// acquires.
+// feedback and releases first, then hand-backs, what is present, cancels and
+// parkings, then acquires.
 type Exchange struct {
 	Holder     string
 	Generation uint64 // of the holder: its process start
@@ -12,7 +16,8 @@ type Exchange struct {
 	Confirmed  uint64 // number of the last notice seen
 
 	// Resync: Present lists all that the holder has in use and in the queue.
-	// What it doesn't list has ended. Seq starts anew from this one.
+	// What it doesn't list has ended. Seq goes on from this one, wherever the
+	// gate was.
 	Resync        bool
 	Present       []Present
 	CooldownUntil Instant // that the holder knows of from an earlier run
@@ -87,17 +92,17 @@ type Answer struct {
 // is answered from the present state. It ends with Advance.
 func (s *Scheduler) Apply(now Instant, x *Exchange) Answer {
 	now = s.observe(now)
-	h, ok := s.admitExchange(now, x)
-	if ok {
+	h, verdict := s.admitExchange(now, x)
+	if verdict == applied {
 		s.applyBody(now, h, x)
-	} else if h < 0 {
-		a := s.Snap()
-		a.Resync, a.Superseded = h == refNeedsResync, h == refSuperseded
-		a.Now, a.NotBefore = now, now
-		return a
 	}
 	s.Advance(now)
-	s.holders[h].comeAgain = 0
+	if verdict == needsResync || verdict == superseded {
+		a := s.Snap()
+		a.Resync, a.Superseded = verdict == needsResync, verdict == superseded
+		a.NotBefore = s.slot(now)
+		return a
+	}
 	slot := s.slot(now)
 	s.holders[h].comeAgain = s.promise(int32(h), now, slot)
 	a := s.AnswerFor(h)
@@ -108,58 +113,66 @@ func (s *Scheduler) Apply(now Instant, x *Exchange) Answer {
 	return a
 }
 
-// Results of admitExchange that are not holders.
+// verdict is what becomes of an exchange.
+type verdict uint8
+
 const (
-	refNeedsResync HolderRef = -1
-	refSuperseded  HolderRef = -2
+	applied verdict = iota
+	duplicate
+	needsResync
+	superseded
 )
 
 // admitExchange finds the holder and decides from the sequence number whether
 // the exchange is to be applied.
-func (s *Scheduler) admitExchange(now Instant, x *Exchange) (HolderRef, bool) {
+func (s *Scheduler) admitExchange(now Instant, x *Exchange) (HolderRef, verdict) {
 	i, known := s.holderByID[x.Holder]
-	if known && x.Generation < s.holders[i].generation {
+	fresh := !known || x.Generation > s.holders[i].generation
+	switch {
+	case known && x.Generation < s.holders[i].generation:
 		s.Counters.Conflict++
-		return refSuperseded, false
-	}
-	if !known || x.Generation > s.holders[i].generation {
-		if x.Seq != 1 && !x.Resync {
-			s.Counters.Gaps++
-			return refNeedsResync, false
-		}
+		return 0, superseded
+	case fresh && x.Seq != 1 && !x.Resync:
+		s.Counters.Gaps++
+		return 0, needsResync
 	}
 	h, err := s.Register(now, x.Holder, x.Generation)
 	if err != nil {
-		return refSuperseded, false
+		s.Counters.Malformed++
+		return 0, needsResync
 	}
 	holder := &s.holders[h]
+	holder.comeAgain = 0 // it is here
 	s.Confirm(h, x.Confirmed)
 	switch {
 	case x.Seq <= holder.seq:
 		s.Counters.Duplicates++
-		return h, false
+		return h, duplicate
 	case x.Resync:
 		s.Counters.Resyncs++
 	case x.Seq != holder.seq+1:
 		s.Counters.Gaps++
-		return refNeedsResync, false
+		return h, needsResync
 	}
 	holder.seq = x.Seq
 	s.counter++
-	return h, true
+	return h, applied
 }
 
 func (s *Scheduler) applyBody(now Instant, h HolderRef, x *Exchange) {
-	s.report(now, x.RefusedBefore, x.RoundTrip)
+	s.traffic.report(x.RefusedBefore, x.RoundTrip)
 	if x.RoundTrip > 0 {
 		s.holders[h].delivery = min(x.RoundTrip, MaxDelivery)
 	}
-	if x.Resync {
-		s.resync(now, h, x)
-	}
 	for i := range x.Release {
 		r := &x.Release[i]
-		s.Release(now, h, r.Lease, r.Generation, r.Feedback)
+		s.endUsed(now, h, r.Lease, r.Generation, &r.Feedback)
+	}
+	for _, b := range x.HandBack {
+		s.HandBack(now, h, b.Lease, b.Late)
+	}
+	if x.Resync {
+		s.resync(now, h, x) // what is left by now is what the holder lists
 	}
 	for _, c := range x.Cancel {
 		if c.Park {
@@ -168,98 +181,127 @@ func (s *Scheduler) applyBody(now Instant, h HolderRef, x *Exchange) {
 			s.Cancel(now, h, c.Ticket, c.Attempt)
 		}
 	}
-	for _, b := range x.HandBack {
-		s.HandBack(now, h, b.Lease, b.Late)
-	}
 	for i := range x.Acquire {
 		// Misuse is counted, and the rest of the batch goes on.
-		_ = s.Acquire(now, h, x.Acquire[i])
+		_ = s.acquire(now, h, &x.Acquire[i])
 	}
 }
 
 // resync makes the gate's picture of a holder what the holder says it is.
 func (s *Scheduler) resync(now Instant, h HolderRef, x *Exchange) {
-	if until := min(x.CooldownUntil, now.Add(s.limits.MaxCooldown)); until > now {
-		s.Cooldown(now, until.Sub(now), Cause{Source: "presented"})
-	}
+	s.renumber(&s.holders[h], x.Confirmed)
+	s.leases = max(s.leases, freshLeases(now)) // beyond those of the run that was lost
+	s.Cooldown(now, x.CooldownUntil.Sub(now), Cause{Source: "presented"})
 	if r := s.limits.Pacing; r.Spaced() && x.LastStart > s.lastStart {
-		s.lastStart = min(x.LastStart, now.Add(max(s.limits.LookAhead, 0)))
-		if next := (exact{ns: int64(s.lastStart)}).plus(scale(1, r), r.Limit); next.ns > s.pacing.tat.ns {
-			s.pacing.tat = next
+		s.accountHead(now)
+		s.lastStart = min(x.LastStart, now.Add(s.ahead()))
+		if next := (exact{ns: int64(s.lastStart)}).plus(scale(1, r), r.Limit); s.pacing.full.before(next) {
+			s.pacing.full = next
 		}
 	}
 	listed := make(map[uint64]bool, len(x.Present))
 	for i := range x.Present {
 		listed[x.Present[i].Number] = true
 	}
-	for i := range s.q.entries { // in the order of the slab, which is the same everywhere
-		e := &s.q.entries[i]
-		if e.state == entryFree || e.holder != int32(h) || listed[e.number] {
-			continue
-		}
-		if e.state == entryLeased {
-			s.endLease(int32(i), now, nil)
-		} else {
-			s.drop(int32(i))
+	var ended []int32
+	for i := range s.q.entries {
+		if e := &s.q.entries[i]; e.state != entryFree && e.holder == int32(h) && !listed[e.number] {
+			ended = append(ended, int32(i))
 		}
 	}
+	slices.SortFunc(ended, func(a, b int32) int { return cmp.Compare(s.q.entries[a].arrival, s.q.entries[b].arrival) })
+	for _, i := range ended {
+		s.vanished(i, now)
+	}
 	for i := range x.Present {
-		s.present1(now, h, &x.Present[i])
+		if p := &x.Present[i]; p.Lease == 0 {
+			s.presentTicket(now, h, p)
+		} else {
+			s.presentLease(now, h, p)
+		}
+	}
+	s.dropDeadGrants(h)
+}
+
+// vanished ends a ticket or lease that its holder no longer has. What a lease
+// that had started has used is unknown, and so stays taken.
+func (s *Scheduler) vanished(i int32, now Instant) {
+	switch e := &s.q.entries[i]; {
+	case e.state == entryQueued:
+		s.drop(i)
+	case e.startAt > now:
+		s.endUnused(i, now)
+	default:
+		s.noteRelease(now)
+		s.forget(i)
 	}
 }
 
-// present1 takes one presented ticket or lease.
-func (s *Scheduler) present1(now Instant, h HolderRef, p *Present) {
-	i, known := s.byNumber[numberKey{p.Number, int32(h)}]
-	if p.Lease == 0 {
-		if !known {
-			_ = s.Acquire(now, h, p.Request)
-		}
+// presentTicket takes a ticket that its holder believes to be in the queue.
+func (s *Scheduler) presentTicket(now Instant, h HolderRef, p *Present) {
+	i := s.byNumber(h, p.Number)
+	if i == none {
+		_ = s.acquire(now, h, &p.Request) // misuse is counted
 		return
 	}
-	if known && s.q.entries[i].lease == p.Lease {
+	e := &s.q.entries[i]
+	told := slices.ContainsFunc(s.holders[h].outbox, func(n Notice) bool { return n.Kind == NoticeGrant && n.Lease == e.lease })
+	if e.state == entryLeased && !told {
+		s.grantNotice(i) // it confirmed another run's notice in place of this one
+	}
+}
+
+// presentLease takes a lease that its holder has in use. Its cost is charged,
+// and nothing of that is given back: what else was used since is unknown.
+func (s *Scheduler) presentLease(now Instant, h HolderRef, p *Present) {
+	known := s.byNumber(h, p.Number)
+	if known != none && s.q.entries[known].lease == p.Lease {
 		return
 	}
-	if known {
-		// The gate has it queued, or under another lease whose grant the
-		// holder hasn't seen; what the holder uses is what counts.
-		if s.q.entries[i].state == entryLeased {
-			s.endLease(i, now, nil)
-		} else {
-			s.drop(i)
-		}
-	}
-	_, taken := s.byLease[p.Lease]
 	// An ID from the future would use up the IDs that are still to come.
-	plausible := p.Lease <= uint64(max(now, 0)/1000)+MaxInFlightBound
-	if taken || !plausible || p.Weight < 0 || p.Weight > MaxInFlightBound || p.StartAt.Add(s.limits.MaxHold) <= now || p.Number == 0 {
+	plausible := p.Lease <= freshLeases(now)+MaxInFlightBound
+	if s.byLease(p.Lease) != none || !plausible || p.Weight < 0 || p.Weight > MaxInFlightBound || p.StartAt.Add(s.limits.MaxHold) <= now || p.Number == 0 {
 		s.Counters.StaleAcquires++
 		return
 	}
-	if owner, queued := s.byKey[p.Key]; queued && s.q.entries[owner].state == entryQueued && s.q.entries[owner].attempt <= p.Attempt {
-		s.drop(owner)
+	if known != none {
+		// The gate has it queued, or under another lease whose grant the
+		// holder hasn't seen; what the holder uses is what counts.
+		s.vanished(known, now)
 	}
-	cost, _ := s.costs(p.Request)
-	at := s.q.alloc()
+	if owner := s.byKey(&p.Key); owner != none && s.q.entries[owner].state == entryQueued && s.q.entries[owner].attempt <= p.Attempt {
+		s.supersede(owner)
+	}
+	var cost [MaxBudgets]int64
+	if s.costs(&p.Request, 1, &cost).Kind != 0 {
+		cost = [MaxBudgets]int64{}
+	}
+	i := s.q.alloc()
 	s.arrivals++
-	e := &s.q.entries[at]
+	s.leases = max(s.leases, p.Lease)
+	e := &s.q.entries[i]
 	*e = entry{
 		key: p.Key, label: cut(p.Label), number: p.Number, arrival: s.arrivals, weight: max(p.Weight, 1),
 		cost: cost, arrivedAt: now, accounted: now, attempt: p.Attempt, hold: p.Hold, holder: int32(h),
-		state: entryLeased, lease: p.Lease, generation: max(p.Generation, 1), startAt: min(p.StartAt, now.Add(max(s.limits.LookAhead, 0))),
-		due: none, next: none, prev: none,
+		state: entryLeased, lease: p.Lease, generation: max(p.Generation, 1), presented: true, startAt: min(p.StartAt, now.Add(s.ahead())),
+		due: none, next: none, prev: none, links: [numNames]int32{unlinked, unlinked, unlinked},
 	}
 	e.expires = e.startAt.Add(s.limits.MaxHold)
-	s.leases = max(s.leases, p.Lease)
+	for b := range s.limits.Budgets {
+		if rate := s.limits.Budgets[b].Rate; cost[b] > 0 {
+			e.cost[b] = min(cost[b], rate.Burst)
+			s.budgets[b].take(e.startAt, s.leases+1, e.cost[b], rate) // all leases see it
+		}
+	}
 	s.labels += int64(len(e.label))
 	s.inUse += e.weight
-	s.byLease[e.lease] = at
-	s.byNumber[numberKey{e.number, e.holder}] = at
-	if _, owned := s.byKey[e.key]; !owned {
-		s.byKey[e.key] = at
+	s.link(nameLease, i)
+	s.link(nameNumber, i)
+	if s.byKey(&e.key) == none {
+		s.link(nameKey, i)
 	}
 	s.holders[h].leased++
-	s.schedule(at)
+	s.schedule(i)
 }
 
 // AnswerFor returns what a holder gets to know now, without changing anything.
@@ -274,7 +316,7 @@ func (s *Scheduler) AnswerFor(h HolderRef) Answer {
 	a.Notices = holder.outbox
 	a.NotBefore = s.now
 	a.ComeAgain = holder.comeAgain
-	a.MayWait = s.mayWait(int32(h), s.now)
+	a.MayWait = s.MayWait(h)
 	return a
 }
 
@@ -289,8 +331,8 @@ func (s *Scheduler) Snap() Answer {
 
 // position counts from the head, 1; parked tickets are not in line. 0: not queued.
 func (s *Scheduler) position(h HolderRef, number uint64) int {
-	want, ok := s.byNumber[numberKey{number, int32(h)}]
-	if !ok || s.q.entries[want].state != entryQueued {
+	want := s.byNumber(h, number)
+	if want == none || s.q.entries[want].state != entryQueued {
 		return 0
 	}
 	at := 0

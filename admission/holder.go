@@ -6,6 +6,12 @@ import "time"
 // is lost and is never carried over.
 type HolderRef int32
 
+// Bounds of what the gate remembers of holders.
+const (
+	MaxHolders  = 5_000
+	MaxHolderID = 256 // bytes
+)
+
 // holder is a worker process as the gate knows it.
 type holder struct {
 	id         string
@@ -31,24 +37,25 @@ type tally struct {
 	cost    [MaxBudgets]int64
 }
 
-func (t *tally) add(e *entry) {
+// No sum overflows: MaxQueueBound tickets of at most MaxRateLimit each.
+func (t *tally) add(e *entry, budgets int) {
 	t.tickets++
-	for b, n := range e.cost {
-		t.cost[b] = saturatingAdd(t.cost[b], n)
+	for b := range budgets {
+		t.cost[b] += e.cost[b]
 	}
 }
 
-func (t *tally) remove(e *entry) {
+func (t *tally) remove(e *entry, budgets int) {
 	t.tickets--
-	for b, n := range e.cost {
-		t.cost[b] -= n
+	for b := range budgets {
+		t.cost[b] -= e.cost[b]
 	}
 }
 
 func (t *tally) merge(o *tally) {
 	t.tickets += o.tickets
 	for b, n := range o.cost {
-		t.cost[b] = saturatingAdd(t.cost[b], n)
+		t.cost[b] += n
 	}
 }
 
@@ -67,6 +74,12 @@ func (s *Scheduler) Register(now Instant, id string, generation uint64) (HolderR
 			return 0, ErrOldGeneration
 		}
 		s.lose(i, now)
+	}
+	if id == "" || len(id) > MaxHolderID {
+		return 0, ErrHolderID
+	}
+	if len(s.holderByID) >= MaxHolders {
+		return 0, ErrTooManyHolders
 	}
 	i := none
 	for at := range s.holders {
@@ -99,9 +112,10 @@ func (s *Scheduler) lose(i int32, now Instant) {
 			s.Counters.Expired++
 		}
 	}
-	delete(s.holderByID, h.id)
-	*h = holder{outbox: h.outbox[:0]}
 	s.wakeAll() // places are free, and those in line may be others now
+	delete(s.holderByID, h.id)
+	s.notices -= len(h.outbox)
+	*h = holder{outbox: h.outbox[:0]}
 }
 
 // Unregister ends a holder that goes away in good order.
@@ -117,11 +131,16 @@ func (s *Scheduler) Unregister(now Instant, h HolderRef) error {
 // expiry is when a holder counts as lost.
 func (s *Scheduler) expiry(h *holder) Instant { return h.lastSeen.Add(s.limits.HolderTTL) }
 
-// present reports whether a holder kept its last promise to come again.
-func (s *Scheduler) present(i int32, now Instant) bool {
-	h := &s.holders[i]
-	return h.comeAgain == 0 || now < h.comeAgain.Add(PresenceGrace)
+// absentFrom is when a holder ceases to be present unless it comes back: it
+// broke its last promise then.
+func (s *Scheduler) absentFrom(i int32) Instant {
+	if h := &s.holders[i]; h.comeAgain != 0 {
+		return h.comeAgain.Add(PresenceGrace)
+	}
+	return Never
 }
+
+func (s *Scheduler) present(i int32, now Instant) bool { return now < s.absentFrom(i) }
 
 // expireHolders ends the holders whose time is over.
 func (s *Scheduler) expireHolders(now Instant) {
@@ -135,150 +154,8 @@ func (s *Scheduler) expireHolders(now Instant) {
 	}
 }
 
-// A Notice tells a holder what became of one of its tickets. Notices are
-// numbered per holder and repeated until the holder confirms them.
-type Notice struct {
-	N      uint64
-	Kind   NoticeKind
-	Ticket uint64 // the holder's number
-	Lease  uint64
-
-	// of a grant
-	Generation uint32
-	StartAt    Instant
-	Window     time.Duration // how late it may start; 0: the gate's; negative: no limit
-	Waits      Waits
-
-	Refusal Refusal     // of a refusal
-	Revoked RevokeCause // of a revocation
-}
-
-// NoticeKind tells notices apart.
-type NoticeKind uint8
-
-const (
-	NoticeGrant NoticeKind = iota + 1
-	NoticeRefusal
-	NoticeRevoked
-)
-
-// RefusalKind says why a ticket ended without a lease.
-type RefusalKind uint8
-
-const (
-	RefusedQueueTimeout    RefusalKind = iota + 1 // its own deadline passed
-	RefusedQueueFull                              // max_queue, or the state's bound
-	RefusedNeverAdmissible                        // more than the limits can ever give
-	RefusedTooLate                                // it could not start before its deadline
-	RefusedInvalid                                // a weight or cost out of range
-	RefusedSuperseded                             // a higher attempt owns the ticket
-	RefusedPolicy                                 // equal revisions, different content
-	numRefusals
-)
-
-// Refusal is a ticket's end without a lease.
-type Refusal struct {
-	Kind      RefusalKind
-	Field     string // what was too much: weight, or a unit
-	Value     int64
-	Bound     int64
-	ComeAgain Instant // when it may be worth another try; 0: never
-}
-
-// RevokeCause says why a lease ended without its holder's doing.
-type RevokeCause uint8
-
-const (
-	RevokedMaxHold  RevokeCause = iota + 1 // it outlived max_hold
-	RevokedMoved                           // the next attempt of the call has it
-	RevokedOperator                        // a person ended it
-)
-
-// maxOutbox bounds what is kept for a holder that confirms nothing. Beyond it
-// the oldest go; the holder finds out by presenting everything again.
-const maxOutbox = 20_000
-
-func (s *Scheduler) notice(i int32, n Notice) {
-	h := &s.holders[i]
-	h.noticed++
-	n.N = h.noticed
-	if len(h.outbox) >= maxOutbox {
-		h.outbox = append(h.outbox[:0], h.outbox[maxOutbox/2:]...)
-	}
-	h.outbox = append(h.outbox, n)
-	s.wake(i)
-}
-
-func (s *Scheduler) refuse(h HolderRef, number uint64, r Refusal) {
-	s.Counters.Refusals[r.Kind]++
-	s.notice(int32(h), Notice{Kind: NoticeRefusal, Ticket: number, Refusal: r})
-}
-
-func (s *Scheduler) revoke(i int32, cause RevokeCause) {
-	e := &s.q.entries[i]
-	if e.holder != none {
-		s.notice(e.holder, Notice{Kind: NoticeRevoked, Ticket: e.number, Lease: e.lease, Generation: e.generation, Revoked: cause})
-	}
-}
-
-func (s *Scheduler) grantNotice(i int32) {
-	e := &s.q.entries[i]
-	n := Notice{Kind: NoticeGrant, Ticket: e.number, Lease: e.lease, Generation: e.generation, StartAt: e.startAt, Waits: e.waits}
-	switch {
-	case e.handBacks >= 3:
-		n.Window = -1
-	case e.handBacks == 2:
-		n.Window = 2 * s.limits.StartWindow
-	}
-	s.notice(e.holder, n)
-}
-
-// Notices returns what the holder has not confirmed, oldest first. The slice is
-// valid until the next transition.
-func (s *Scheduler) Notices(h HolderRef) []Notice {
-	if s.check(h) != nil {
-		return nil
-	}
-	return s.holders[h].outbox
-}
-
-// Confirm says that the holder has seen all notices up to number n.
-func (s *Scheduler) Confirm(h HolderRef, n uint64) {
-	if s.check(h) != nil {
-		return
-	}
-	holder := &s.holders[h]
-	holder.confirmed = max(holder.confirmed, min(n, holder.noticed))
-	keep := 0
-	for keep < len(holder.outbox) && holder.outbox[keep].N <= holder.confirmed {
-		keep++
-	}
-	holder.outbox = append(holder.outbox[:0], holder.outbox[keep:]...)
-}
-
-// wake marks a holder as having news.
-func (s *Scheduler) wake(i int32) {
-	if h := &s.holders[i]; !h.woken && h.id != "" {
-		h.woken = true
-		s.woken = append(s.woken, i)
-	}
-}
-
-func (s *Scheduler) wakeAll() {
-	for i := range s.holders {
-		s.wake(int32(i))
-	}
-}
-
-// TakeWoken returns the IDs of the holders that got news since the last call,
-// in the order in which the news came. Whoever keeps open waits ends theirs.
-func (s *Scheduler) TakeWoken(buf []string) []string {
-	for _, i := range s.woken {
-		if h := &s.holders[i]; h.woken {
-			h.woken = false
-			buf = append(buf, h.id)
-		}
-	}
-	s.woken = s.woken[:0]
-	return buf
+// HolderByID finds a registered holder.
+func (s *Scheduler) HolderByID(id string) (HolderRef, bool) {
+	i, ok := s.holderByID[id]
+	return HolderRef(i), ok
 }

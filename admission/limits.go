@@ -3,7 +3,6 @@ package admission
 import (
 	"errors"
 	"fmt"
-	"math"
 	"time"
 )
 
@@ -183,8 +182,8 @@ func (r Rate) faults(field string) []error {
 	if r.Burst < 1 || r.Burst > MaxRateLimit {
 		fault("burst", r.Burst, fmt.Sprintf("1 to %d", int64(MaxRateLimit)))
 	}
-	if len(faults) == 0 && scale(r.Burst, r).ns > int64(MaxRefill) {
-		fault("burst", r.Burst, fmt.Sprintf("what refills within %v", MaxRefill))
+	if len(faults) == 0 && scale(r.Burst, r).ns >= int64(MaxRefill) {
+		fault("burst", r.Burst, fmt.Sprintf("what refills in less than %v", MaxRefill))
 	}
 	return faults
 }
@@ -211,15 +210,4 @@ type LimitError struct {
 
 func (e *LimitError) Error() string {
 	return fmt.Sprintf("%s is %s; allowed: %s", e.Field, e.Value, e.Allowed)
-}
-
-// saturatingAdd adds without wrapping around.
-func saturatingAdd(a, b int64) int64 {
-	if b > 0 && a > math.MaxInt64-b {
-		return math.MaxInt64
-	}
-	if b < 0 && a < math.MinInt64-b {
-		return math.MinInt64
-	}
-	return a + b
 }

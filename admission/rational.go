@@ -2,6 +2,7 @@ package admission
 
 import (
 	"math"
+	"math/big"
 	"math/bits"
 	"time"
 )
@@ -34,10 +35,29 @@ func (i Instant) Add(d time.Duration) Instant { return Instant(saturatingAdd(int
 
 // Sub returns i-j and saturates instead of wrapping around.
 func (i Instant) Sub(j Instant) time.Duration {
-	if j == math.MinInt64 {
+	return time.Duration(saturatingSub(int64(i), int64(j)))
+}
+
+// saturatingAdd adds without wrapping around.
+func saturatingAdd(a, b int64) int64 {
+	if b > 0 && a > math.MaxInt64-b {
 		return math.MaxInt64
 	}
-	return time.Duration(saturatingAdd(int64(i), -int64(j)))
+	if b < 0 && a < math.MinInt64-b {
+		return math.MinInt64
+	}
+	return a + b
+}
+
+// saturatingSub subtracts without wrapping around.
+func saturatingSub(a, b int64) int64 {
+	if b < 0 && a > math.MaxInt64+b {
+		return math.MaxInt64
+	}
+	if b > 0 && a < math.MinInt64+b {
+		return math.MinInt64
+	}
+	return a - b
 }
 
 // exact is a rational number of nanoseconds, ns + frac/limit, where limit is
@@ -47,6 +67,8 @@ type exact struct {
 	ns   int64
 	frac int64
 }
+
+func (e exact) before(o exact) bool { return e.ns < o.ns || e.ns == o.ns && e.frac < o.frac }
 
 func (e exact) ceil() int64 {
 	if e.frac > 0 {
@@ -65,10 +87,10 @@ func (e exact) plus(o exact, limit int64) exact {
 }
 
 func (e exact) minus(o exact, limit int64) exact {
-	diff := exact{ns: saturatingAdd(e.ns, -o.ns), frac: e.frac - o.frac}
+	diff := exact{ns: saturatingSub(e.ns, o.ns), frac: e.frac - o.frac}
 	if diff.frac < 0 {
 		diff.frac += limit
-		diff.ns = saturatingAdd(diff.ns, -1)
+		diff.ns = saturatingSub(diff.ns, 1)
 	}
 	return diff
 }
@@ -81,82 +103,45 @@ func scale(n int64, r Rate) exact {
 		return exact{ns: int64(MaxRefill)}
 	}
 	q, rem := bits.Div64(hi, lo, uint64(r.Limit))
-	if q > uint64(MaxRefill) {
+	if q >= uint64(MaxRefill) {
 		return exact{ns: int64(MaxRefill)}
 	}
 	return exact{ns: int64(q), frac: int64(rem)}
 }
 
-// A pacer is a token bucket in the form of the generic cell rate algorithm:
-// tat is the instant at which the bucket is full again. A bucket with burst 1
-// and cost 1 is pure pacing, and tat is then the `next` of the specification.
-type pacer struct {
-	tat exact
+// reframe expresses an instant in the fractions of another rate, rounded up.
+func reframe(e exact, from, to Rate) exact {
+	hi, lo := bits.Mul64(uint64(e.frac), uint64(to.Limit))
+	q, rem := bits.Div64(hi, lo, uint64(from.Limit)) // frac < from.Limit, so hi is too
+	if rem > 0 {
+		q++
+	}
+	return exact{ns: e.ns}.plus(exact{ns: int64(q) / to.Limit, frac: int64(q) % to.Limit}, to.Limit)
 }
 
-// admissible returns the first instant at which cost units are there: the
-// bucket then lacks no more than burst-cost units.
-func (p *pacer) admissible(cost int64, r Rate) exact {
-	if cost >= r.Burst {
-		return p.tat
-	}
-	return p.tat.minus(scale(r.Burst-cost, r), r.Limit)
-}
-
-// take uses cost units at instant t, which must not be before admissible.
-// Where t is the whole nanosecond in which an exact instant falls, that exact
-// instant counts, so rounding never adds up.
-func (p *pacer) take(t Instant, cost int64, r Rate) {
-	base := exact{ns: int64(t)}
-	if at := p.admissible(cost, r); at.ceil() == int64(t) && cost >= r.Burst {
-		base = at
-	}
-	if p.tat.ns > base.ns || p.tat.ns == base.ns && p.tat.frac > base.frac {
-		base = p.tat
-	}
-	p.tat = base.plus(scale(cost, r), r.Limit)
-}
-
-// give returns units that were taken but not used. Giving back more than is
-// missing fills the bucket and no more, since a tat in the past means full.
-func (p *pacer) give(units int64, r Rate) { p.tat = p.tat.minus(scale(units, r), r.Limit) }
-
-// owe takes units that were used beyond what was taken: a debt that later
-// admissions wait for. now matters where the bucket was full.
-func (p *pacer) owe(now Instant, units int64, r Rate) {
-	if p.tat.ns < int64(now) {
-		p.tat = exact{ns: int64(now)}
-	}
-	p.tat = p.tat.plus(scale(units, r), r.Limit)
-	p.tat.ns = min(p.tat.ns, int64(now.Add(MaxRefill)))
-}
-
-// rescale carries the pacer over to another rate: what is missing from the
-// bucket stays missing in units, now refilled at the new rate.
-func (p *pacer) rescale(now Instant, from, to Rate) {
-	if to.IsZero() || from.IsZero() {
-		p.tat = exact{}
-		return
-	}
-	if from == to {
-		return
-	}
-	missing := p.tat.ns - int64(now)
-	if missing <= 0 {
-		p.tat = exact{}
-		return
-	}
-	// units missing, rounded up, so a change never admits early
-	hi, lo := bits.Mul64(uint64(missing), uint64(from.Limit))
-	var units int64 = math.MaxInt64
-	if hi < uint64(from.Per) {
-		q, rem := bits.Div64(hi, lo, uint64(from.Per))
-		if q < math.MaxInt64 {
-			units = int64(q)
-			if rem > 0 || p.tat.frac > 0 {
-				units++
-			}
+// convert returns the time in which rate to yields the units that rate from
+// yields in the time e, rounded up to the fractions of to. It saturates at
+// MaxRefill.
+func convert(e exact, from, to Rate) exact {
+	product := func(factors ...int64) *big.Int {
+		p := big.NewInt(1)
+		for _, f := range factors {
+			p.Mul(p, big.NewInt(f))
 		}
+		return p
 	}
-	p.tat = exact{ns: int64(now)}.plus(scale(units, to), to.Limit)
+	// In fractions of to: (ns*from.Limit + frac) * to.Per / from.Per.
+	n := product(e.ns, from.Limit)
+	n.Add(n, big.NewInt(e.frac))
+	n.Mul(n, big.NewInt(int64(to.Per)))
+	rem := new(big.Int)
+	n.QuoRem(n, big.NewInt(int64(from.Per)), rem)
+	if rem.Sign() > 0 {
+		n.Add(n, big.NewInt(1))
+	}
+	ns, frac := n.QuoRem(n, big.NewInt(to.Limit), rem)
+	if !ns.IsInt64() || ns.Int64() >= int64(MaxRefill) {
+		return exact{ns: int64(MaxRefill)}
+	}
+	return exact{ns: ns.Int64(), frac: frac.Int64()}
 }

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -33,11 +34,10 @@ func (s *Scheduler) Snapshot(buf []byte) []byte {
 	w.uint(s.counter)
 	w.uint(s.registered)
 	w.instant(s.lastStart)
-	w.instant(s.headGone)
 	w.bool(s.capBlocked)
-	w.pacer(&s.pacing)
+	w.exact(s.pacing.full)
 	for b := range s.limits.Budgets {
-		w.pacer(&s.budgets[b])
+		w.budget(&s.budgets[b])
 	}
 	w.instant(s.cool.until)
 	w.int(int64(s.cool.cause.Status))
@@ -53,10 +53,8 @@ func (s *Scheduler) Snapshot(buf []byte) []byte {
 	w.int(int64(s.releaseGap))
 	w.instant(s.lastRelease)
 	w.int(int64(s.traffic.gap))
+	w.int(int64(s.traffic.trip))
 	w.instant(s.traffic.lastSlot)
-	w.int(int64(s.traffic.seen))
-	w.instant(s.traffic.second)
-	w.int(int64(s.traffic.crowd))
 	for _, c := range s.Counters.all() {
 		w.uint(*c)
 	}
@@ -72,16 +70,13 @@ func (s *Scheduler) Snapshot(buf []byte) []byte {
 	for i := s.q.head; i != none; i = s.q.entries[i].next {
 		w.entry(s, i, index)
 	}
-	leased := make([]int32, 0, len(s.byLease))
-	for _, i := range s.byLease {
-		leased = append(leased, i)
-	}
-	slices.SortFunc(leased, func(a, b int32) int {
-		if s.q.entries[a].lease < s.q.entries[b].lease {
-			return -1
+	leased := make([]int32, 0, s.leased())
+	for i := range s.q.entries {
+		if s.q.entries[i].state == entryLeased {
+			leased = append(leased, int32(i))
 		}
-		return 1
-	})
+	}
+	slices.SortFunc(leased, func(a, b int32) int { return cmp.Compare(s.q.entries[a].lease, s.q.entries[b].lease) })
 	w.uint(uint64(len(leased)))
 	for _, i := range leased {
 		w.entry(s, i, index)
@@ -97,12 +92,7 @@ func (s *Scheduler) holderOrder() []int32 {
 			refs = append(refs, int32(i))
 		}
 	}
-	slices.SortFunc(refs, func(a, b int32) int {
-		if s.holders[a].order < s.holders[b].order {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(refs, func(a, b int32) int { return cmp.Compare(s.holders[a].order, s.holders[b].order) })
 	return refs
 }
 
@@ -135,11 +125,10 @@ func Restore(data []byte) (*Scheduler, error) {
 	s.counter = r.uint()
 	s.registered = r.uint()
 	s.lastStart = r.instant()
-	s.headGone = r.instant()
 	s.capBlocked = r.bool()
-	r.pacer(&s.pacing, s.limits.Pacing)
+	s.pacing.full = r.exact(s.limits.Pacing)
 	for b := range s.limits.Budgets {
-		r.pacer(&s.budgets[b], s.limits.Budgets[b].Rate)
+		r.budget(&s.budgets[b], s.limits.Budgets[b].Rate)
 	}
 	s.cool.until = r.instant()
 	s.cool.cause.Status = int32(r.int())
@@ -155,10 +144,8 @@ func Restore(data []byte) (*Scheduler, error) {
 	s.releaseGap = time.Duration(r.int())
 	s.lastRelease = r.instant()
 	s.traffic.gap = time.Duration(r.int())
+	s.traffic.trip = time.Duration(r.int())
 	s.traffic.lastSlot = r.instant()
-	s.traffic.seen = int(r.int())
-	s.traffic.second = r.instant()
-	s.traffic.crowd = int(r.int())
 	for _, c := range s.Counters.all() {
 		*c = r.uint()
 	}
@@ -169,6 +156,7 @@ func Restore(data []byte) (*Scheduler, error) {
 			}
 			s.holderByID[h.id] = int32(len(s.holders))
 			s.holders = append(s.holders, h)
+			s.notices += len(h.outbox)
 		}
 	}
 	for range r.count() {
@@ -188,17 +176,13 @@ func Restore(data []byte) (*Scheduler, error) {
 }
 
 func (s *Scheduler) restoreEntry(r *reader, state entryState) error {
-	e, owner := r.entry()
-	if r.failed {
-		return fmt.Errorf("%w: ticket", ErrBadSnapshot)
-	}
-	ordered := s.q.tail == none || s.q.entries[s.q.tail].arrival < e.arrival
-	valid := e.weight >= 1 && e.weight <= MaxInFlightBound && int(e.holder) < len(s.holders) && e.holder >= none
-	if _, twice := s.byLease[e.lease]; !valid || state == entryQueued && !ordered || state == entryLeased && (twice || e.holder == none) {
+	e, owner, head := r.entry()
+	if r.failed || !s.plausible(&e, state, owner, head) {
 		return fmt.Errorf("%w: ticket %x", ErrBadSnapshot, e.key)
 	}
 	i := s.q.alloc()
 	e.due, e.next, e.prev, e.state = none, none, none, state
+	e.links = [numNames]int32{unlinked, unlinked, unlinked}
 	s.q.entries[i] = e
 	s.labels += int64(len(e.label))
 	if state == entryQueued {
@@ -208,23 +192,47 @@ func (s *Scheduler) restoreEntry(r *reader, state entryState) error {
 			s.parked++
 		}
 	} else {
-		s.byLease[e.lease] = i
+		s.link(nameLease, i)
 		s.inUse += e.weight
 	}
 	if e.holder != none {
-		s.byNumber[numberKey{e.number, e.holder}] = i
+		s.link(nameNumber, i)
 		h := &s.holders[e.holder]
 		if state == entryQueued {
-			h.queued.add(&s.q.entries[i])
+			h.queued.add(&s.q.entries[i], len(s.limits.Budgets))
 		} else {
 			h.leased++
 		}
 	}
 	if owner {
-		s.byKey[e.key] = i
+		s.link(nameKey, i)
+	}
+	if head {
+		s.head = i
 	}
 	s.schedule(i)
 	return nil
+}
+
+// plausible reports whether an entry could be in the state restored so far.
+func (s *Scheduler) plausible(e *entry, state entryState, owner, head bool) bool {
+	for _, cost := range e.cost {
+		if cost < 0 || cost > MaxRateLimit {
+			return false
+		}
+	}
+	if e.weight < 1 || e.weight > MaxInFlightBound || len(e.label) > MaxLabel || e.arrival > s.arrivals || e.lease > s.leases ||
+		e.holder < none || int(e.holder) >= len(s.holders) || len(s.q.entries) > 2*MaxQueueBound {
+		return false
+	}
+	if e.holder != none && (e.number == 0 || s.byNumber(HolderRef(e.holder), e.number) != none) || owner && s.byKey(&e.key) != none {
+		return false
+	}
+	if state == entryLeased {
+		return e.holder != none && e.parkedAt == 0 && !head && e.lease != 0 && s.byLease(e.lease) == none
+	}
+	ordered := s.q.tail == none || s.q.entries[s.q.tail].arrival < e.arrival
+	return ordered && owner && e.lease == 0 && (e.parkedAt != 0) == (e.holder == none) && !(head && (s.head != none || e.holder == none))
 }
 
 // all lists the counters in the order of the snapshot.
@@ -257,25 +265,44 @@ func (w *writer) bool(v bool) {
 	}
 }
 
+// flags writes three bools in one byte.
+func (w *writer) flags(a, b, c bool) {
+	v := byte(0)
+	for bit, set := range [...]bool{a, b, c} {
+		if set {
+			v |= 1 << bit
+		}
+	}
+	w.buf = append(w.buf, v)
+}
+
 func (w *writer) text(v string) {
 	w.uint(uint64(len(v)))
 	w.buf = append(w.buf, v...)
 }
 
-// instant writes "none" as 0 and all else relative to the base, shifted by one.
+// instant writes "none" as 0 and all else relative to the base, zigzag plus one.
 func (w *writer) instant(v Instant) {
 	if v == 0 {
 		w.uint(0)
 		return
 	}
-	diff := uint64(v) - uint64(w.base) // wraps, and wraps back
-	w.uint(2)
-	w.int(int64(diff))
+	diff := int64(v - w.base) // wraps, and wraps back
+	w.uint((uint64(diff)<<1 ^ uint64(diff>>63)) + 1)
 }
 
-func (w *writer) pacer(p *pacer) {
-	w.int(p.tat.ns)
-	w.int(p.tat.frac)
+func (w *writer) exact(e exact) {
+	w.int(e.ns)
+	w.int(e.frac)
+}
+
+func (w *writer) budget(b *budget) {
+	w.exact(b.full)
+	w.uint(uint64(len(b.lows)))
+	for _, l := range b.lows {
+		w.uint(l.lease)
+		w.exact(l.lack)
+	}
 }
 
 func (w *writer) rate(r Rate) {
@@ -367,7 +394,7 @@ func (w *writer) entry(s *Scheduler, i int32, index map[int32]int32) {
 	w.int(int64(e.attempt))
 	w.uint(uint64(e.generation))
 	w.buf = append(w.buf, e.handBacks, byte(e.hold))
-	w.bool(s.byKey[e.key] == i)
+	w.flags(s.owns(i), s.head == i, e.presented)
 	if e.holder == none {
 		w.uint(0)
 	} else {
@@ -404,16 +431,18 @@ func (r *reader) int() int64 {
 func advance[T any](r *reader, v T, n int) T {
 	if n <= 0 || r.failed {
 		var zero T
-		r.failed, r.buf = true, nil
+		r.fail()
 		return zero
 	}
 	r.buf = r.buf[n:]
 	return v
 }
 
+func (r *reader) fail() { r.failed, r.buf = true, nil }
+
 func (r *reader) bytes(n uint64) []byte {
 	if r.failed || n > uint64(len(r.buf)) {
-		r.failed, r.buf = true, nil
+		r.fail()
 		return nil
 	}
 	v := r.buf[:n]
@@ -428,30 +457,53 @@ func (r *reader) byte() byte {
 	return 0
 }
 
-func (r *reader) bool() bool   { return r.byte() == 1 }
+func (r *reader) bool() bool { return r.byte() == 1 }
+func (r *reader) flags() (a, b, c bool) {
+	v := r.byte()
+	return v&1 != 0, v&2 != 0, v&4 != 0
+}
+
 func (r *reader) text() string { return string(r.bytes(r.uint())) }
 
 // count reads a length; each item takes at least a byte.
 func (r *reader) count() int {
 	n := r.uint()
 	if n > uint64(len(r.buf)) {
-		r.failed, r.buf = true, nil
+		r.fail()
 		return 0
 	}
 	return int(n)
 }
 
 func (r *reader) instant() Instant {
-	if r.uint() == 0 {
+	v := r.uint()
+	if v == 0 {
 		return 0
 	}
-	return Instant(uint64(r.base) + uint64(r.int()))
+	v--
+	return r.base + (Instant(v>>1) ^ -Instant(v&1))
 }
 
-func (r *reader) pacer(p *pacer, rate Rate) {
-	p.tat.ns, p.tat.frac = r.int(), r.int()
-	if p.tat.frac < 0 || p.tat.frac > 0 && p.tat.frac >= rate.Limit {
-		r.failed = true
+func (r *reader) exact(rate Rate) exact {
+	e := exact{ns: r.int(), frac: r.int()}
+	if e.frac < 0 || e.frac > 0 && e.frac >= rate.Limit {
+		r.fail()
+	}
+	return e
+}
+
+func (r *reader) budget(b *budget, rate Rate) {
+	b.full = r.exact(rate)
+	for range r.count() {
+		b.lows = append(b.lows, low{lease: r.uint(), lack: r.exact(rate)})
+	}
+	for i := 1; i < len(b.lows); i++ {
+		if x, y := b.lows[i-1], b.lows[i]; x.lease > y.lease || !x.lack.before(y.lack) {
+			r.fail()
+		}
+	}
+	if len(b.lows) > maxLows {
+		r.fail()
 	}
 }
 
@@ -501,7 +553,7 @@ func (r *reader) waits() (v Waits) {
 	return v
 }
 
-func (r *reader) entry() (e entry, owner bool) {
+func (r *reader) entry() (e entry, owner, head bool) {
 	copy(e.key[:], r.bytes(uint64(len(e.key))))
 	e.label = r.text()
 	e.arrival = r.uint()
@@ -514,7 +566,7 @@ func (r *reader) entry() (e entry, owner bool) {
 	e.attempt = int32(r.int())
 	e.generation = uint32(r.uint())
 	e.handBacks, e.hold = r.byte(), Hold(r.byte())
-	owner = r.bool()
+	owner, head, e.presented = r.flags()
 	e.holder = none
 	if at := r.uint(); at > 0 && at <= 1<<30 {
 		e.holder, e.number = int32(at-1), r.uint()
@@ -522,5 +574,5 @@ func (r *reader) entry() (e entry, owner bool) {
 	if e.lease = r.uint(); e.lease != 0 {
 		e.startAt, e.expires = r.instant(), r.instant()
 	}
-	return e, owner
+	return e, owner, head
 }

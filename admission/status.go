@@ -70,7 +70,7 @@ func (s *Scheduler) Status(limit int) Status {
 	st := Status{
 		Now: s.now, Rules: s.rules, Limits: s.limits, InUse: s.inUse, Queued: s.queued, Parked: s.parked,
 		Paused: s.paused, PauseCause: s.pauseCause, LearnUntil: s.learnUntil, Cooldown: s.cool.until, Cause: s.cool.cause,
-		Streak: s.cool.streak, NextStart: Instant(s.pacing.tat.ceil()), Counters: s.Counters, ExchangeGap: s.traffic.gap, StateCounter: s.counter,
+		Streak: s.cool.streak, NextStart: Instant(s.pacing.full.ceil()), Counters: s.Counters, ExchangeGap: s.traffic.gap, StateCounter: s.counter,
 	}
 	for _, i := range s.holderOrder() {
 		h := &s.holders[i]
@@ -93,8 +93,8 @@ func (s *Scheduler) Status(limit int) Status {
 			Lease: e.lease, Label: e.label, Holder: s.holderName(e.holder), Attempt: e.attempt, Weight: e.weight, StartAt: e.startAt, Expires: e.expires,
 		})
 	}
-	sortLeases(st.Leases)
-	st.Leases = st.Leases[:min(limit, len(st.Leases))]
+	slices.SortFunc(st.Leases, func(a, b LeaseStatus) int { return cmp.Compare(a.Lease, b.Lease) })
+	st.Leases = st.Leases[:min(max(limit, 0), len(st.Leases))]
 	first := s.first()
 	for i := s.q.head; i != none && len(st.Queue) < limit; i = s.q.entries[i].next {
 		e := &s.q.entries[i]
@@ -125,7 +125,7 @@ func (s *Scheduler) reason(i, first int32) Wait {
 		return WaitLearning
 	case max(s.cool.until, s.rampUntil()) > s.now:
 		return WaitCooldown
-	case s.limits.MaxInFlight > 0 && s.inUse+e.weight > s.limits.MaxInFlight:
+	case s.capExceeded(e):
 		return WaitCap
 	}
 	for b := range s.limits.Budgets {
@@ -134,30 +134,4 @@ func (s *Scheduler) reason(i, first int32) Wait {
 		}
 	}
 	return WaitPacing
-}
-
-// Name is the word for a reason; budgets are named by their unit.
-func (w Wait) Name(l *Limits) string {
-	switch w {
-	case WaitOrder:
-		return "order"
-	case WaitCap:
-		return "cap"
-	case WaitPacing:
-		return "pacing"
-	case WaitCooldown:
-		return "cooldown"
-	case WaitPaused:
-		return "paused"
-	case WaitLearning:
-		return "learning"
-	}
-	if b := int(w - WaitBudget); b < len(l.Budgets) {
-		return "budget:" + l.Budgets[b].Unit
-	}
-	return "unknown"
-}
-
-func sortLeases(leases []LeaseStatus) {
-	slices.SortFunc(leases, func(a, b LeaseStatus) int { return cmp.Compare(a.Lease, b.Lease) })
 }

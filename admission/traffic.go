@@ -1,37 +1,39 @@
 package admission
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // The gate paces its own control traffic: the server takes ten updates in
 // flight per run, and a crowd of holders that all send at once gets refused,
 // backs off blindly and collapses. So each answer names the holder's next
-// slot, slots being gap apart, and the gap follows what holders report.
+// slot, slots being gap apart. The gap follows round trips, for no more than
+// ten exchanges per round trip get through anyhow, and grows with refusals.
 type traffic struct {
-	gap      time.Duration
+	gap      time.Duration // that refusals ask for
+	trip     time.Duration // smoothed round trip
 	lastSlot Instant
-	seen     int     // holders that sent in the present second
-	second   Instant // its beginning
-	crowd    int     // holders that sent in the second before
 }
 
 const (
 	minGap       = 500 * time.Microsecond
 	maxGap       = 50 * time.Millisecond
 	freeHolders  = 6 // so few need no slots: they fit in the updates in flight
+	perTrip      = 8 // exchanges in flight that the gaps aim at
 	keepAlive    = 3 // exchanges per holder TTL
 	queuedReturn = time.Second
 	aheadReturn  = 200 * time.Millisecond // so a cooldown reaches unstarted leases within 250 ms
 	nextReturn   = 20 * time.Millisecond
-	maxWaits     = 4 // open at a time
+	maxWaits     = 4    // open at a time
+	inLine       = 1000 // tickets looked through for who is next
 )
 
 // report takes in how a holder's last exchange fared.
-func (s *Scheduler) report(now Instant, refused uint32, roundTrip time.Duration) {
-	t := &s.traffic
-	if now >= t.second.Add(time.Second) {
-		t.crowd, t.seen, t.second = t.seen, 0, now
+func (t *traffic) report(refused uint32, roundTrip time.Duration) {
+	if roundTrip > 0 {
+		t.trip += (min(roundTrip, perTrip*maxGap) - t.trip) / 8
 	}
-	t.seen++
 	switch {
 	case refused > 0:
 		t.gap = min(max(t.gap+t.gap/2, 4*minGap), maxGap)
@@ -48,7 +50,7 @@ func (s *Scheduler) slot(now Instant) Instant {
 	t := &s.traffic
 	gap := time.Duration(0)
 	if len(s.holderByID) > freeHolders {
-		gap = t.gap
+		gap = max(t.gap, t.trip/perTrip)
 	}
 	if most := s.limits.MaxExchangesPerSecond; most > 0 {
 		gap = max(gap, time.Second/time.Duration(most))
@@ -81,35 +83,36 @@ func (s *Scheduler) promise(i int32, now, slot Instant) Instant {
 // position and the pace of admissions.
 func (s *Scheduler) expectGrant(i int32, now Instant) Instant {
 	pace := max(s.limits.Pacing.Spacing(), s.releaseGap)
-	position, first := int64(0), none
-	for at := s.q.head; at != none && position < 1000; at = s.q.entries[at].next {
-		if e := &s.q.entries[at]; e.holder == i {
+	position, first := 0, none
+	for at := s.q.head; at != none && first == none && position < inLine; at = s.q.entries[at].next {
+		switch s.q.entries[at].holder {
+		case i:
 			first = at
-			break
-		}
-		position++
-	}
-	wait := time.Duration(min(position, 1000)) * min(pace, time.Second)
-	at := now.Add(wait)
-	if first != none && first == s.first() {
-		if t := s.earliest(&s.q.entries[first], now); t != Never {
-			at = max(at, t.Add(-max(s.limits.LookAhead, 0)/2))
+		case none: // parked, and not in line
+		default:
+			position++
 		}
 	}
-	if s.cool.until > now {
-		at = max(at, s.cool.until.Add(-max(s.limits.LookAhead, 0)/2))
+	at := now.Add(time.Duration(position) * min(pace, time.Second))
+	if first != none && first == s.head && !s.held(&s.q.entries[first], now) {
+		at = max(at, s.earliest(&s.q.entries[first], now).Add(-s.ahead()/2))
 	}
+	at = max(at, s.cool.until.Add(-s.ahead()/2))
 	return min(max(at, now.Add(nextReturn)), now.Add(queuedReturn))
 }
 
-// mayWait reports whether the holder may keep an open wait: at most maxWaits
-// do, those next in line or with leases that have not started.
-func (s *Scheduler) mayWait(i int32, now Instant) bool {
-	h := &s.holders[i]
-	if h.queued.tickets == 0 && (h.leased == 0 || s.lastStart <= now) {
+// MayWait reports whether the holder may keep an open wait: at most maxWaits do,
+// those next in line or with leases that have not started.
+func (s *Scheduler) MayWait(h HolderRef) bool {
+	if s.check(h) != nil {
 		return false
 	}
-	if h.waiting {
+	holder := &s.holders[h]
+	ahead := holder.leased > 0 && s.lastStart > s.now
+	if holder.queued.tickets == 0 && !ahead {
+		return false
+	}
+	if holder.waiting {
 		return true
 	}
 	open := 0
@@ -118,23 +121,41 @@ func (s *Scheduler) mayWait(i int32, now Instant) bool {
 			open++
 		}
 	}
-	return open < maxWaits
+	return open < maxWaits && (ahead || s.nextInLine(int32(h)))
 }
 
-// SetWaiting says whether the holder has an open wait.
-func (s *Scheduler) SetWaiting(h HolderRef, open bool) {
-	if s.check(h) == nil {
-		s.holders[h].waiting = open
+// nextInLine reports whether the holder is one of the maxWaits present ones
+// whose tickets come first.
+func (s *Scheduler) nextInLine(i int32) bool {
+	var before [maxWaits]int32
+	n, seen := 0, 0
+	for at := s.q.head; at != none && seen < inLine; at = s.q.entries[at].next {
+		h := s.q.entries[at].holder
+		if h == i {
+			return true
+		}
+		seen++
+		if h == none || slices.Contains(before[:n], h) || !s.present(h, s.now) {
+			continue
+		}
+		if n == maxWaits-1 {
+			return false
+		}
+		before[n] = h
+		n++
 	}
+	return false
 }
 
-// HolderByID finds a registered holder.
-func (s *Scheduler) HolderByID(id string) (HolderRef, bool) {
-	i, ok := s.holderByID[id]
-	return HolderRef(i), ok
-}
-
-// MayWait reports whether the holder may open a wait now.
-func (s *Scheduler) MayWait(h HolderRef) bool {
-	return s.check(h) == nil && s.mayWait(int32(h), s.now)
+// SetWaiting says whether the holder has an open wait. Opening one counts as
+// coming back.
+func (s *Scheduler) SetWaiting(h HolderRef, open bool) {
+	if s.check(h) != nil {
+		return
+	}
+	holder := &s.holders[h]
+	if open && !holder.waiting && holder.comeAgain != 0 {
+		holder.comeAgain = max(holder.comeAgain, s.now.Add(queuedReturn))
+	}
+	holder.waiting = open
 }

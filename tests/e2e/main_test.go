@@ -4,6 +4,9 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/http"
+	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -85,6 +88,16 @@ func status(t *testing.T, c client.Client, g *policy.Gate) workflows.Status {
 	return st
 }
 
+// TestMain lets the operating system do the scheduling: here the server, the
+// provider and all workers share a process, and a start that is due shall not
+// queue behind the server's goroutines as it would never do in production.
+func TestMain(m *testing.M) {
+	runtime.GOMAXPROCS(8)
+	os.Exit(m.Run())
+}
+
 func caller() *activities.Caller {
-	return &activities.Caller{LeaseHeader: loopback.HeaderLease}
+	base := http.DefaultTransport.(*http.Transport).Clone()
+	base.MaxIdleConnsPerHost = 64
+	return &activities.Caller{Base: base, LeaseHeader: loopback.HeaderLease}
 }

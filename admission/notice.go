@@ -1,0 +1,180 @@
+package admission
+
+import (
+	"slices"
+	"time"
+)
+
+// A Notice tells a holder what became of one of its tickets. Notices are
+// numbered per holder and repeated until the holder confirms them.
+type Notice struct {
+	N      uint64
+	Kind   NoticeKind
+	Ticket uint64 // the holder's number
+	Lease  uint64
+
+	// of a grant
+	Generation uint32
+	StartAt    Instant
+	Window     time.Duration // how late it may start; 0: the gate's; negative: no limit
+	Waits      Waits
+
+	Refusal Refusal     // of a refusal
+	Revoked RevokeCause // of a revocation
+}
+
+// NoticeKind tells notices apart.
+type NoticeKind uint8
+
+const (
+	NoticeGrant NoticeKind = iota + 1
+	NoticeRefusal
+	NoticeRevoked
+)
+
+// RefusalKind says why a ticket ended without a lease.
+type RefusalKind uint8
+
+const (
+	RefusedQueueTimeout    RefusalKind = iota + 1 // its own deadline passed
+	RefusedQueueFull                              // max_queue, or the state's bound
+	RefusedNeverAdmissible                        // more than the limits can ever give
+	RefusedTooLate                                // it could not start before its deadline
+	RefusedInvalid                                // a weight or cost out of range
+	RefusedSuperseded                             // another attempt owns the ticket
+	RefusedPolicy                                 // equal revisions, different content
+	numRefusals
+)
+
+// Refusal is a ticket's end without a lease.
+type Refusal struct {
+	Kind      RefusalKind
+	Field     string // what was too much: weight, or a unit
+	Value     int64
+	Bound     int64
+	ComeAgain Instant // when it may be worth another try; 0: never
+}
+
+// RevokeCause says why a lease ended without its holder's doing.
+type RevokeCause uint8
+
+const (
+	RevokedMaxHold  RevokeCause = iota + 1 // it outlived max_hold
+	RevokedMoved                           // the next attempt of the call has it
+	RevokedOperator                        // a person ended it
+)
+
+// maxOutbox bounds what a holder may leave unconfirmed before its acquires are
+// refused as misuse. What becomes of the tickets it has is still told.
+const maxOutbox = 20_000
+
+func (s *Scheduler) notice(i int32, n Notice) {
+	h := &s.holders[i]
+	h.noticed++
+	n.N = h.noticed
+	h.outbox = append(h.outbox, n)
+	s.notices++
+	s.wake(i)
+}
+
+func (s *Scheduler) refuse(h HolderRef, number uint64, r Refusal) {
+	s.Counters.Refusals[r.Kind]++
+	s.notice(int32(h), Notice{Kind: NoticeRefusal, Ticket: number, Refusal: r})
+}
+
+func (s *Scheduler) revoke(i int32, cause RevokeCause) {
+	e := &s.q.entries[i]
+	s.notice(e.holder, Notice{Kind: NoticeRevoked, Ticket: e.number, Lease: e.lease, Generation: e.generation, Revoked: cause})
+}
+
+func (s *Scheduler) grantNotice(i int32) {
+	e := &s.q.entries[i]
+	var window time.Duration
+	switch {
+	case e.handBacks >= 3:
+		window = -1
+	case e.handBacks == 2:
+		window = 2 * s.limits.StartWindow
+	}
+	s.notice(e.holder, Notice{
+		Kind: NoticeGrant, Ticket: e.number, Lease: e.lease, Generation: e.generation, StartAt: e.startAt, Window: window, Waits: e.waits,
+	})
+}
+
+// Notices returns what the holder has not confirmed, oldest first. The slice is
+// valid until the next transition.
+func (s *Scheduler) Notices(h HolderRef) []Notice {
+	if s.check(h) != nil {
+		return nil
+	}
+	return s.holders[h].outbox
+}
+
+// Confirm says that the holder has seen all notices up to number n. A number
+// that was never given out is from a run that was lost and confirms nothing.
+func (s *Scheduler) Confirm(h HolderRef, n uint64) {
+	if s.check(h) != nil || n > s.holders[h].noticed {
+		return
+	}
+	holder := &s.holders[h]
+	holder.confirmed = max(holder.confirmed, n)
+	seen := 0
+	for seen < len(holder.outbox) && holder.outbox[seen].N <= holder.confirmed {
+		seen++
+	}
+	s.notices -= seen
+	holder.outbox = append(holder.outbox[:0], holder.outbox[seen:]...)
+}
+
+// dropDeadGrants takes back grants whose lease has ended before the holder
+// confirmed them: it must not start them.
+func (s *Scheduler) dropDeadGrants(h HolderRef) {
+	holder := &s.holders[h]
+	before := len(holder.outbox)
+	holder.outbox = slices.DeleteFunc(holder.outbox, func(n Notice) bool {
+		i := s.byLease(n.Lease)
+		return n.Kind == NoticeGrant && (i == none || s.q.entries[i].holder != int32(h) || s.q.entries[i].generation != n.Generation)
+	})
+	s.notices -= before - len(holder.outbox)
+}
+
+// renumber makes the numbers of a holder's notices go on from what it confirmed
+// to a run that was lost.
+func (s *Scheduler) renumber(h *holder, confirmed uint64) {
+	if confirmed <= h.noticed {
+		return
+	}
+	h.noticed, h.confirmed = confirmed, confirmed
+	for i := range h.outbox {
+		h.noticed++
+		h.outbox[i].N = h.noticed
+	}
+}
+
+// wake marks a holder as having news.
+func (s *Scheduler) wake(i int32) {
+	if h := &s.holders[i]; !h.woken && h.id != "" {
+		h.woken = true
+		s.woken = append(s.woken, h.id)
+	}
+}
+
+func (s *Scheduler) wakeAll() {
+	for i := range s.holders {
+		s.wake(int32(i))
+	}
+}
+
+// TakeWoken appends the IDs of the holders that got news since the last call,
+// in the order in which the news came; a holder that was lost is one of them.
+// Whoever keeps open waits ends theirs.
+func (s *Scheduler) TakeWoken(buf []string) []string {
+	for _, id := range s.woken {
+		if i, ok := s.holderByID[id]; ok {
+			s.holders[i].woken = false
+		}
+	}
+	buf = append(buf, s.woken...)
+	s.woken = s.woken[:0]
+	return buf
+}
