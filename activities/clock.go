@@ -51,13 +51,6 @@ func (c *gateClock) observe(sent, arrived time.Time, gate admission.Instant) {
 	c.low = low
 }
 
-// known reports whether any exchange has been observed.
-func (c *gateClock) known() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.count > 0
-}
-
 // now is the gate's time, at the latest by a fraction of a round trip behind.
 func (c *gateClock) now() admission.Instant {
 	c.mu.Lock()

@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -193,3 +194,25 @@ func (l *localLink) flush(ctx context.Context, x *contract.Exchange) error {
 	_, err := l.exchange(ctx, x)
 	return err
 }
+
+// LocalStatus tells how a local gate stands, by ID or unique name: for tests
+// that check that every lease was given back. The error is or wraps
+// policy.ErrUnknownGate, or says that the gate isn't a local one.
+func (g *Gates) LocalStatus(name string) (admission.Status, error) {
+	found, err := g.Gate(name)
+	if err != nil {
+		return admission.Status{}, err
+	}
+	l, local := found.(*holder).link.(*localLink)
+	if !local {
+		return admission.Status{}, fmt.Errorf("gate %s is not a local gate", name)
+	}
+	l.gate.mu.Lock()
+	defer l.gate.mu.Unlock()
+	l.gate.s.Advance(l.gate.now())
+	st := l.gate.s.Status(localStatusRows)
+	l.gate.settleLocked()
+	return st, nil
+}
+
+const localStatusRows = 1000

@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// benchEpoch is where the benchmarks' time begins.
-const benchEpoch = Instant(1_750_000_000_000_000_000)
+// testEpoch is where time begins in the tests.
+const testEpoch = Instant(1_750_000_000_000_000_000)
 
 // waiting returns a gate with a full cap and n tickets in the queue.
 func waiting(b *testing.B, n int, limits Limits) (s *Scheduler, h HolderRef) {
 	b.Helper()
 	limits.MaxInFlight, limits.MaxQueue, limits.MaxHold = 8, MaxQueueBound, MaxDuration
-	s, err := New(benchEpoch, limits, Options{Unbounded: true})
+	s, err := New(testEpoch, limits, Options{Unbounded: true})
 	if err != nil {
 		b.Fatal(err)
 	}
-	if h, err = s.Register(benchEpoch, "holder", 1); err != nil {
+	if h, err = s.Register(testEpoch, "holder", 1); err != nil {
 		b.Fatal(err)
 	}
 	for i := range n + 8 {
-		if err := s.Acquire(benchEpoch, h, request(uint64(i+1))); err != nil {
+		if err := s.Acquire(testEpoch, h, request(uint64(i+1))); err != nil {
 			b.Fatal(err)
 		}
 	}
-	s.Advance(benchEpoch)
+	s.Advance(testEpoch)
 	return s, h
 }
 
@@ -50,7 +50,7 @@ func BenchmarkSteadyState(b *testing.B) {
 			}
 			s.Confirm(h, uint64(len(leases)))
 			number := uint64(n + 8)
-			now := benchEpoch
+			now := testEpoch
 			at := 0
 			b.ReportAllocs()
 			b.ResetTimer()

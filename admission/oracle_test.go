@@ -349,6 +349,9 @@ func (o *oracle) park(t *oTicket) {
 
 func (o *oracle) priced(r *Request) map[string]int64 {
 	cost := map[string]int64{}
+	if slices.ContainsFunc(r.Cost, func(c UnitCost) bool { return c.N < 1 }) {
+		return cost // of a presented lease; a request is refused
+	}
 	for _, c := range r.Cost {
 		for _, b := range o.limits.Budgets {
 			if b.Unit == c.Unit {

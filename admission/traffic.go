@@ -93,7 +93,11 @@ func (s *Scheduler) expectGrant(i int32, now Instant) Instant {
 			position++
 		}
 	}
-	at := now.Add(time.Duration(position) * min(pace, time.Second))
+	if s.holders[i].waiting {
+		return now.Add(queuedReturn) // its wait ends when there is news
+	}
+	pace = min(pace, 4*time.Second)
+	at := now.Add(time.Duration(position)*pace + pace/4)
 	if first != none && first == s.head && !s.held(&s.q.entries[first], now) {
 		at = max(at, s.earliest(&s.q.entries[first], now).Add(-s.ahead()/2))
 	}

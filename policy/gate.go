@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"sluice/admission"
@@ -257,9 +256,4 @@ func (g *Gate) mapping() mapping {
 		}
 	}
 	return m
-}
-
-// equal reports whether two normalised gates are the same in every field.
-func (g *Gate) equal(other *Gate) bool {
-	return slices.Equal(jsonOf(g.mapping()), jsonOf(other.mapping()))
 }

@@ -77,7 +77,8 @@ func (g *gate) configureAs(ctx workflow.Context, c *Configure, act *Act) error {
 // describeSet names the fields that a change sets, in one order.
 func describeSet(set map[string]json.RawMessage) string {
 	var fields []string
-	for field, value := range set { //workflowcheck:ignore sorted below
+	//workflowcheck:ignore sorted below
+	for field, value := range set {
 		fields = append(fields, bound(field+"="+string(value)))
 	}
 	slices.Sort(fields)
@@ -112,7 +113,8 @@ func overlaid(base policy.Gate, overlays []Overlay) (policy.Gate, error) {
 		return base, err
 	}
 	for _, o := range overlays {
-		for field, value := range o.Set { //workflowcheck:ignore each field is set once, so the order doesn't matter
+		//workflowcheck:ignore each field is set once, so the order doesn't matter
+		for field, value := range o.Set {
 			fields[field] = value
 		}
 	}

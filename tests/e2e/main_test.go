@@ -5,8 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"os"
-	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -36,7 +35,18 @@ func server(t *testing.T) *temporaltest.TestServer {
 	return temporaltest.NewServer(temporaltest.WithT(t))
 }
 
-func quiet() log.Logger { return log.NewStructuredLogger(slog.New(slog.NewTextHandler(io.Discard, nil))) }
+// taskQueue is that of the user's workers here.
+const taskQueue = "calls"
+
+// register gives a worker what the tests run.
+func register(r sdkworker.Registry) {
+	r.RegisterWorkflow(fanOut)
+	r.RegisterActivity(caller().CallProvider)
+}
+
+func quiet() log.Logger {
+	return log.NewStructuredLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
+}
 
 // provider is a loopback provider with the given quota.
 func provider(t *testing.T, q loopback.Quota) *loopback.Provider {
@@ -61,7 +71,7 @@ func start(t *testing.T, ts *temporaltest.TestServer, o worker.Options, w sdkwor
 	require.NoError(t, err)
 	c, err := client.Dial(client.Options{HostPort: ts.GetFrontendHostPort(), Namespace: ts.GetDefaultNamespace(), Logger: quiet(), Plugins: []client.Plugin{plugin}})
 	require.NoError(t, err)
-	p := &process{client: c, worker: sdkworker.New(c, "calls", w), plugin: plugin}
+	p := &process{client: c, worker: sdkworker.New(c, taskQueue, w), plugin: plugin}
 	register(p.worker)
 	require.NoError(t, p.worker.Start())
 	t.Cleanup(p.stop)
@@ -88,16 +98,10 @@ func status(t *testing.T, c client.Client, g *policy.Gate) workflows.Status {
 	return st
 }
 
-// TestMain lets the operating system do the scheduling: here the server, the
-// provider and all workers share a process, and a start that is due shall not
-// queue behind the server's goroutines as it would never do in production.
-func TestMain(m *testing.M) {
-	runtime.GOMAXPROCS(8)
-	os.Exit(m.Run())
-}
-
 func caller() *activities.Caller {
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.MaxIdleConnsPerHost = 64
 	return &activities.Caller{Base: base, LeaseHeader: loopback.HeaderLease}
 }
+
+func sortTimes(times []time.Time) { slices.SortFunc(times, time.Time.Compare) }

@@ -24,6 +24,9 @@ func (p *Provider) routes() http.Handler {
 		p.serveCall(w, req, req.Header.Get(HeaderRun))
 	})
 	mux.HandleFunc("GET /stats/{run}", p.serveStats)
+	mux.HandleFunc("GET /attempts/{run}", func(w http.ResponseWriter, req *http.Request) {
+		answer(w, http.StatusOK, p.Attempts(req.PathValue("run")))
+	})
 	return mux
 }
 

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.temporal.io/sdk/client"
+
+	"sluice/cmd/worker/internal/demo"
+	"sluice/tests/loopback"
+)
+
+const (
+	demoWorker    = "demo-worker"
+	devNamespace  = "default"
+	dialTimeout   = 10 * time.Second
+	temporaryName = "dev.db"
+)
+
+type devFlags struct {
+	serverFlags
+	once bool
+	json bool
+}
+
+func (p *program) devCommand() *cobra.Command {
+	var f devFlags
+	c := &cobra.Command{
+		Use:   "dev",
+		Short: "Run everything at once, with a demonstration",
+		Long: `Run a Temporal server, its web UI, a provider with a real quota and worker
+processes, and demonstrate what admission does. Then stay up until Ctrl-C and say
+where to look.
+
+The demonstration makes 40 calls from 10 workflows over 2 worker processes to a
+provider that takes 10 requests/s without burst and 4 in flight, and answers 429
+with "Retry-After: 1" to the rest. Activities have 3 attempts, 1 s apart. Three
+rows show the same calls without admission, with a cap, and with a cap and pacing
+at 8/s. All figures are counted at the provider.
+
+With --once it exits after the demonstration: ports are then free ones unless
+given, and the database is a temporary file unless --db or --memory is given. If
+it is interrupted before that, the exit status is 130.`,
+		Example: `  worker dev
+  worker dev --memory --port 0 --ui-port 0
+  worker dev --once --json | tail -n 1 | jq '.rows[2]'`,
+		Args: args(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := f.check(c); err != nil {
+				return err
+			}
+			return p.dev(c, f)
+		},
+	}
+	f.add(c)
+	c.Flags().BoolVar(&f.once, "once", false, "exit after the demonstration")
+	c.Flags().BoolVar(&f.json, "json", false, "print one JSON object as the last line of standard output; the table goes to standard error")
+	return c
+}
+
+func (p *program) demoWorkerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    demoWorker,
+		Short:  "A worker process of the demonstration, started by dev",
+		Hidden: true,
+		Args:   args(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return demo.Work(c.Context(), p.stdin, p.stdout, p.console)
+		},
+	}
+}
+
+func (p *program) dev(c *cobra.Command, f devFlags) (err error) {
+	ctx := c.Context()
+	if f.once {
+		remove, err := f.forOnce(c)
+		if err != nil {
+			return err
+		}
+		defer remove()
+	}
+	e, err := p.startServer(ctx, f.serverFlags)
+	if err != nil {
+		return p.interrupted(ctx, f, err)
+	}
+	defer func() { err = errors.Join(err, e.stop()) }()
+	p.console.line("Temporal server %s, web UI %s", e.server.HostPort(), e.ui.URL())
+
+	provider := loopback.New(demo.Quota())
+	// Not ended by ctx: worker processes drain first.
+	if err := provider.Start(context.WithoutCancel(ctx), net.JoinHostPort(f.ip, "0")); err != nil {
+		return fmt.Errorf("provider: %w", err)
+	}
+	defer func() { err = errors.Join(err, provider.Close()) }()
+
+	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	temporal, err := client.DialContext(dialing, client.Options{HostPort: e.server.HostPort(), Namespace: devNamespace, Logger: p.sdkLogger()})
+	if err != nil {
+		return p.interrupted(ctx, f, err)
+	}
+	defer temporal.Close()
+
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("worker processes: %w", err)
+	}
+	d := demo.New(demo.Options{
+		Client: temporal, Address: e.server.HostPort(), Namespace: devNamespace, Provider: provider,
+		Program: []string{program, demoWorker}, Stderr: p.console, Verbose: p.verbose, Report: p.progress(),
+	})
+	defer func() {
+		if ctx.Err() != nil {
+			p.console.line("Stopping: activities drain, leases are given back. Ctrl-C again ends it at once.")
+		}
+		d.Close()
+	}()
+	p.console.line("%d calls, %d workflows, %d worker processes; three rows, about 15 s", demo.Calls, demo.Workflows, demo.Processes)
+	rows, err := d.Run(ctx)
+	p.console.end()
+	if err != nil {
+		return p.interrupted(ctx, f, err)
+	}
+	if err := p.printDemo(rows, e, provider, f); err != nil || f.once {
+		return err
+	}
+	p.console.line("Ctrl-C stops it.")
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-e.server.Failed():
+		return err
+	}
+}
+
+// forOnce changes what --once means other defaults for, and returns what removes
+// the temporary database.
+func (f *devFlags) forOnce(c *cobra.Command) (remove func(), err error) {
+	if !c.Flags().Changed("port") {
+		f.port = 0
+	}
+	if !c.Flags().Changed("ui-port") {
+		f.uiPort = 0
+	}
+	if f.memory || c.Flags().Changed("db") {
+		return func() {}, nil
+	}
+	dir, err := os.MkdirTemp("", "sluice-dev-")
+	if err != nil {
+		return nil, fmt.Errorf("temporary database: %w; choose a file with --db, or --memory", err)
+	}
+	f.db = filepath.Join(dir, temporaryName)
+	return func() { _ = os.RemoveAll(dir) }, nil // a leftover in the temporary directory is no failure
+}
+
+// interrupted is err, unless a person ended it: that is no failure, but of --once
+// there is no result.
+func (p *program) interrupted(ctx context.Context, f devFlags, err error) error {
+	switch {
+	case ctx.Err() == nil:
+		return err
+	case f.once:
+		return fmt.Errorf("%w before the demonstration was over", errInterrupted)
+	}
+	return nil
+}
+
+// progress shows how a row is doing: in a live line on a terminal, else in one line
+// when it begins.
+func (p *program) progress() func(string, loopback.Stats) {
+	last := ""
+	return func(row string, s loopback.Stats) {
+		if row != last && !p.console.terminal {
+			p.console.line("row %s", row)
+		}
+		last = row
+		p.console.live("%-10s  %2d/%d calls completed, %3d requests, %3d answered 429, %d in flight", row, s.Completed, demo.Calls, s.WireAttempts, s.Overloads, s.InFlight)
+	}
+}
+
+// printDemo prints the table and where to look, or with --json the result.
+func (p *program) printDemo(rows []demo.Row, e *embedded, provider *loopback.Provider, f devFlags) error {
+	out := p.stdout
+	if f.json {
+		out = p.console
+	}
+	if err := demo.WriteTable(out, rows); err != nil {
+		return err
+	}
+	if !f.once {
+		fmt.Fprintf(out, "\nWhere to look\n  Temporal UI          %s\n", e.ui.URL())
+		for _, r := range demo.Gated(rows) {
+			fmt.Fprintf(out, "  %-20s %s\n", "gate of "+r.Name, r.WorkflowID)
+			fmt.Fprintf(out, "  %-20s %s\n", "", workflowURL(e.ui.URL(), r.WorkflowID))
+		}
+		fmt.Fprintf(out, "  %-20s %s/stats/cap+pacing\n", "provider's count", provider.URL())
+		fmt.Fprintf(out, "  %-20s %s\n", "Temporal server", e.server.HostPort())
+		if !f.memory {
+			fmt.Fprintf(out, "  %-20s %s\n", "database", f.db)
+		}
+	}
+	if !f.json {
+		return nil
+	}
+	return json.NewEncoder(p.stdout).Encode(demoResult{
+		Rows: rows, Calls: demo.Calls, Workflows: demo.Workflows, Processes: demo.Processes,
+		Address: e.server.HostPort(), UI: e.ui.URL(), Namespace: devNamespace, Provider: provider.URL(),
+	})
+}
+
+// demoResult is what --json prints.
+type demoResult struct {
+	Rows      []demo.Row `json:"rows"`
+	Calls     int        `json:"calls"`
+	Workflows int        `json:"workflows"`
+	Processes int        `json:"processes"`
+	Address   string     `json:"address"` // of the Temporal server
+	UI        string     `json:"ui"`
+	Namespace string     `json:"namespace"`
+	Provider  string     `json:"provider"`
+}
+
+func workflowURL(ui, id string) string {
+	return ui + "/namespaces/" + devNamespace + "/workflows/" + url.PathEscape(id)
+}

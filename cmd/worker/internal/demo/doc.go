@@ -1,0 +1,27 @@
+// Package demo is the demonstration of `worker dev`: the same 40 calls to a
+// provider with a real quota, without admission, with a cap, and with a cap and
+// pacing. What is shown was counted at the provider.
+//
+//	Demo.Run, once per row:
+//	  this process --start--> 2 worker processes (this program again, Work)
+//	               --start--> 10 workflows --> 4 activities each, at once
+//	  worker processes --HTTP--> loopback provider in this process, a run per row
+//
+// It has authority over its worker processes: an order reaches each on its
+// standard input, and the end of that input tells it to drain and go. So none
+// outlives this process, however that dies.
+//
+// # Invariants
+//
+//   - Rows run one after the other, with processes, task queue, gate and record at
+//     the provider of their own.
+//   - A row is measured from warm connections, with all its processes ready.
+//   - The worker processes of the last row stay until Close: they host the gates'
+//     workflows, which can be looked at meanwhile.
+//
+// # When something breaks
+//
+// A worker process that ends by itself, or a row that takes longer than a minute,
+// ends the demonstration with an error that says which. A process that hasn't
+// drained 10 s after it was told to is killed.
+package demo

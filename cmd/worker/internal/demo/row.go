@@ -1,0 +1,85 @@
+package demo
+
+import (
+	"encoding/json"
+	"math"
+	"time"
+
+	"sluice/admission"
+	"sluice/policy"
+	"sluice/tests/loopback"
+)
+
+// What is demonstrated.
+const (
+	Workflows = 10
+	Calls     = 40 // in all
+	Processes = 2
+
+	callsPerWorkflow = Calls / Workflows
+	maxInFlight      = 4
+	paced            = 8 // requests per second, under the provider's 10 as a careful user would
+)
+
+// Quota is what the provider holds each row to: ten requests per second without
+// burst, and four in flight.
+func Quota() loopback.Quota {
+	return loopback.Quota{Interval: 100 * time.Millisecond, MaxInFlight: maxInFlight, ServeTime: 150 * time.Millisecond, RetryAfter: "1"}
+}
+
+// startWindow is far below what lies between the paced and the allowed rate
+// (25 ms): a start that a busy machine delays longer gives its lease back and gets
+// a fresh slot.
+const startWindow = 10 * time.Millisecond
+
+// plan is a row before it runs. Its name is also the run's label at the provider.
+type plan struct {
+	name string
+	gate *policy.Gate // nil: no admission
+}
+
+func plans(endpoint string) []plan {
+	return []plan{
+		{name: "none"},
+		{name: "cap", gate: &policy.Gate{Provider: "loopback", Endpoint: endpoint, Name: "cap", MaxInFlight: maxInFlight}},
+		{name: "cap+pacing", gate: &policy.Gate{
+			Provider: "loopback", Endpoint: endpoint, Name: "cap-and-pacing", MaxInFlight: maxInFlight,
+			Requests: admission.Rate{Limit: paced, Per: time.Second}, StartWindow: startWindow,
+		}},
+	}
+}
+
+// Row is what the provider counted.
+type Row struct {
+	Name         string  `json:"name"`
+	Completed    int     `json:"completed"`     // calls that were served
+	Failed       int     `json:"failed"`        // calls whose activity failed for good
+	Overloads    int     `json:"overloads"`     // answers 429
+	WireAttempts int     `json:"wire_attempts"` // requests that arrived, refused ones included
+	MaxInFlight  int     `json:"max_in_flight"`
+	MinGapMS     float64 `json:"min_gap_ms"` // between consecutive arrivals
+	ElapsedS     float64 `json:"elapsed_s"`  // from the first arrival to the last answer
+
+	Gate       string `json:"gate,omitempty"`        // its ID; empty: no admission
+	WorkflowID string `json:"workflow_id,omitempty"` // of the admission workflow
+}
+
+func rowOf(p plan, s loopback.Stats, failed int) Row {
+	r := Row{
+		Name: p.name, Completed: s.Completed, Failed: failed, Overloads: s.Overloads, WireAttempts: s.WireAttempts,
+		// Rounded down: a gap is never shown longer than it was.
+		MaxInFlight: s.MaxInFlight, MinGapMS: math.Floor(s.MinGapMS*100) / 100, ElapsedS: math.Round(s.ElapsedS*1000) / 1000,
+	}
+	if p.gate != nil {
+		r.Gate, r.WorkflowID = p.gate.ID(), p.gate.WorkflowID()
+	}
+	return r
+}
+
+// encoded is the gate's canonical JSON; nil for no gate.
+func (p plan) encoded() (json.RawMessage, error) {
+	if p.gate == nil {
+		return nil, nil
+	}
+	return json.Marshal(*p.gate)
+}

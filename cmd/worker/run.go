@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/contrib/envconfig"
+	sdkworker "go.temporal.io/sdk/worker"
+
+	"sluice/activities"
+	"sluice/policy"
+	"sluice/tests/loopback"
+	"sluice/worker"
+)
+
+type runFlags struct {
+	config      string
+	taskQueue   string
+	transport   string
+	holderID    string
+	noHost      bool
+	stopTimeout time.Duration
+
+	profile   string
+	address   string
+	namespace string
+}
+
+func (p *program) runCommand() *cobra.Command {
+	var f runFlags
+	c := &cobra.Command{
+		Use:   "run --config POLICY.yaml",
+		Short: "Run a worker whose HTTP calls are admitted by gates",
+		Long: `Run a worker on any Temporal cluster until Ctrl-C. It has the activity
+CallProvider, which makes one HTTP call under a lease of its gate, and it hosts
+admission workflows.
+
+It connects as Temporal's own tools do: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE,
+TEMPORAL_API_KEY, TEMPORAL_TLS_... and the profiles of temporal.toml. Flags come
+before the environment, and that before the file.
+
+On Ctrl-C or SIGTERM it takes no more work, lets calls under way end, leaves
+queued ones their place, gives leases back and exits with status 0.`,
+		Example: `  worker run --config sluice.yaml
+  worker run --config sluice.yaml --address 127.0.0.1:7234 --task-queue summaries
+  TEMPORAL_PROFILE=cloud worker run --config sluice.yaml --transport signal`,
+		Args: args(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := f.check(c); err != nil {
+				return err
+			}
+			return p.run(c.Context(), f)
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.config, "config", "", `policy file; "-" for standard input (required)`)
+	flags.StringVar(&f.taskQueue, "task-queue", "calls", "task queue of the activities")
+	flags.StringVar(&f.transport, "transport", string(activities.TransportUpdate), "how exchanges reach a gate: update, signal or mixed")
+	flags.StringVar(&f.holderID, "holder-id", "", "name of this process at its gates, unique among those that run (default: a new one)")
+	flags.BoolVar(&f.noHost, "no-host", false, "don't host admission workflows; another process of the namespace has to")
+	flags.DurationVar(&f.stopTimeout, "stop-timeout", 30*time.Second, "how long calls under way may take after Ctrl-C")
+	flags.StringVar(&f.profile, "profile", "", "profile of temporal.toml")
+	flags.StringVar(&f.address, "address", "", "address of the Temporal server, host:port")
+	flags.StringVar(&f.namespace, "namespace", "", "namespace")
+	return c
+}
+
+func (f *runFlags) check(c *cobra.Command) error {
+	bad := func(format string, args ...any) error {
+		return usageError{command: c.CommandPath(), text: fmt.Sprintf(format, args...)}
+	}
+	switch activities.ExchangeTransport(f.transport) {
+	case activities.TransportUpdate, activities.TransportSignal, activities.TransportMixed:
+	default:
+		return bad("--transport is %q; it may be update, signal or mixed", f.transport)
+	}
+	switch {
+	case f.config == "":
+		return bad("--config names no policy file")
+	case f.taskQueue == "":
+		return bad("--task-queue is empty")
+	case f.stopTimeout < 0:
+		return bad("--stop-timeout is %v; it may be 0 or more", f.stopTimeout)
+	}
+	return nil
+}
+
+func (p *program) run(ctx context.Context, f runFlags) error {
+	loaded, err := p.loadPolicy(f.config)
+	if err != nil {
+		return err
+	}
+	plugin, err := worker.NewPlugin(worker.Options{
+		Policy: loaded, HolderID: f.holderID, Transport: activities.ExchangeTransport(f.transport), NoHost: f.noHost,
+	})
+	if err != nil {
+		return err
+	}
+	c, at, err := p.connect(ctx, f, plugin)
+	if err != nil {
+		return unlessInterrupted(ctx, err)
+	}
+	defer c.Close()
+
+	failed := make(chan error, 1)
+	w := sdkworker.New(c, f.taskQueue, sdkworker.Options{
+		WorkerStopTimeout: f.stopTimeout,
+		OnFatalError: func(err error) {
+			select {
+			case failed <- err:
+			default: // the first one says why
+			}
+		},
+	})
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = transport.MaxIdleConns // all calls may go to one provider
+	w.RegisterActivity((&activities.Caller{Base: transport, LeaseHeader: loopback.HeaderLease}).CallProvider)
+	if err := w.Start(); err != nil {
+		return unlessInterrupted(ctx, at.explain(err))
+	}
+	p.console.line("Temporal server  %s, namespace %s", at.address, at.namespace)
+	p.console.line("Task queue       %s, activity CallProvider", f.taskQueue)
+	for _, g := range loaded.Gates() {
+		p.console.line("Gate             %s: %s; workflow %s", g.ID(), limitsOf(g), g.WorkflowID())
+	}
+	p.console.line("Ctrl-C stops it.")
+
+	select {
+	case <-ctx.Done():
+		p.console.line("Stopping: calls under way end, leases are given back. Ctrl-C again ends it at once.")
+	case err = <-failed:
+		err = at.explain(err)
+	}
+	w.Stop() // drains, then the plugin says farewell to the gates
+	return err
+}
+
+// target is where a client connects to.
+type target struct{ address, namespace string }
+
+// connect dials as envconfig and the flags say.
+func (p *program) connect(ctx context.Context, f runFlags, plugin client.Plugin) (client.Client, target, error) {
+	var at target
+	profile, err := envconfig.LoadClientConfigProfile(envconfig.LoadClientConfigProfileOptions{ConfigFileProfile: f.profile})
+	if err != nil {
+		return nil, at, fmt.Errorf("connection settings (temporal.toml, TEMPORAL_...): %w", err)
+	}
+	if f.address != "" {
+		profile.Address = f.address
+	}
+	if f.namespace != "" {
+		profile.Namespace = f.namespace
+	}
+	o, err := profile.ToClientOptions(envconfig.ToClientOptionsRequest{})
+	if err != nil {
+		return nil, at, fmt.Errorf("connection settings (temporal.toml, TEMPORAL_...): %w", err)
+	}
+	if o.HostPort == "" {
+		o.HostPort = client.DefaultHostPort
+	}
+	if o.Namespace == "" {
+		o.Namespace = client.DefaultNamespace
+	}
+	at = target{address: o.HostPort, namespace: o.Namespace}
+	o.Logger = p.sdkLogger()
+	o.Plugins = append(o.Plugins, plugin)
+	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	c, err := client.DialContext(dialing, o)
+	return c, at, at.explain(err)
+}
+
+// explain says in a person's words why a connection failed, and what to do.
+func (t target) explain(err error) error {
+	var noNamespace *serviceerror.NamespaceNotFound
+	var notFound *serviceerror.NotFound
+	var unavailable *serviceerror.Unavailable
+	var deadline *serviceerror.DeadlineExceeded
+	var denied *serviceerror.PermissionDenied
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &noNamespace), errors.As(err, &notFound):
+		return fmt.Errorf("the Temporal server at %s has no namespace %s; create it, or choose another with --namespace", t.address, t.namespace)
+	case errors.As(err, &denied):
+		return fmt.Errorf("the Temporal server at %s refused access to namespace %s: %w; check TEMPORAL_API_KEY, the certificates and --namespace", t.address, t.namespace, err)
+	case errors.As(err, &unavailable), errors.As(err, &deadline), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("no Temporal server answers at %s (%w); start one with \"worker server\", or choose another with --address or TEMPORAL_ADDRESS", t.address, err)
+	}
+	return fmt.Errorf("Temporal server %s, namespace %s: %w", t.address, t.namespace, err)
+}
+
+// limitsOf is what a gate enforces, in a few words.
+func limitsOf(g *policy.Gate) string {
+	var parts []string
+	if g.MaxInFlight > 0 {
+		parts = append(parts, fmt.Sprintf("%d in flight", g.MaxInFlight))
+	}
+	if r := g.Requests; r.Limit > 0 {
+		text := fmt.Sprintf("%d requests per %v", r.Limit, r.Per)
+		if r.Burst > 1 {
+			text += fmt.Sprintf(", bursts of %d", r.Burst)
+		}
+		parts = append(parts, text)
+	}
+	for _, b := range g.Budgets {
+		if b.Rate.Limit > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s per %v", b.Rate.Limit, b.Unit, b.Rate.Per))
+		}
+	}
+	if len(parts) == 0 {
+		return "no limits"
+	}
+	return strings.Join(parts, ", ")
+}
