@@ -123,7 +123,9 @@ func AnswerOf(a *admission.Answer, limits *admission.Limits, ask []uint64) *cont
 		Contract: ContractVersion, Now: int64(a.Now), StateCounter: a.Counter, Rules: uint32(a.Rules), Seq: a.Seq,
 		Paused: a.Paused, InFlight: a.InFlight, Cap: a.Cap, Depth: int64(a.Depth),
 		NotBefore: int64(a.NotBefore), ComeAgain: int64(a.ComeAgain), Resync: a.Resync, Superseded: a.Superseded, MayWait: a.MayWait,
-		StartWindow: int64(limits.StartWindow),
+	}
+	if !limits.Pacing.IsZero() || len(limits.Budgets) > 0 {
+		m.StartWindow = int64(limits.StartWindow) // where only places are counted, late harms nobody
 	}
 	if limits.Pacing.Spaced() {
 		m.Spacing = int64(limits.Pacing.Spacing())

@@ -42,6 +42,10 @@ const taskQueue = "calls"
 func register(r sdkworker.Registry) {
 	r.RegisterWorkflow(fanOut)
 	r.RegisterActivity(caller().CallProvider)
+	r.RegisterWorkflow(oneActivity)
+	r.RegisterActivity(FailUnderLease)
+	r.RegisterActivity(WaitForLease)
+	r.RegisterActivity(Progress)
 }
 
 func quiet() log.Logger {

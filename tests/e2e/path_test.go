@@ -23,9 +23,9 @@ import (
 
 // fanOut runs n calls of one workflow at once.
 func fanOut(ctx workflow.Context, url string, n int) error {
-	ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{StartToCloseTimeout: time.Minute})
 	var calls []workflow.Future
 	for i := range n {
+		ctx := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{StartToCloseTimeout: time.Minute, ActivityID: fmt.Sprint(i)})
 		calls = append(calls, workflow.ExecuteActivity(ctx, "CallProvider", activities.CallRequest{
 			Method: "POST", URL: url, Header: map[string]string{loopback.HeaderCallID: fmt.Sprint(workflow.GetInfo(ctx).WorkflowExecution.ID, "/", i)},
 		}))

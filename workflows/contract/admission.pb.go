@@ -1572,7 +1572,7 @@ type Answer struct {
 	PolicyHash     string                 `protobuf:"bytes,24,opt,name=policy_hash,json=policyHash,proto3" json:"policy_hash,omitempty"`
 	PolicyConflict []string               `protobuf:"bytes,25,rep,name=policy_conflict,json=policyConflict,proto3" json:"policy_conflict,omitempty"` // the fields that differ
 	Spacing        int64                  `protobuf:"varint,26,opt,name=spacing,proto3" json:"spacing,omitempty"`                                    // least time between two starts
-	StartWindow    int64                  `protobuf:"varint,27,opt,name=start_window,json=startWindow,proto3" json:"start_window,omitempty"`
+	StartWindow    int64                  `protobuf:"varint,27,opt,name=start_window,json=startWindow,proto3" json:"start_window,omitempty"`         // how late a lease may start; 0: no limit
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
