@@ -284,7 +284,7 @@ func (s *Scheduler) presentLease(now Instant, h HolderRef, p *Present) {
 		key: p.Key, label: cut(p.Label), number: p.Number, arrival: s.arrivals, weight: max(p.Weight, 1),
 		cost: cost, arrivedAt: now, accounted: now, attempt: p.Attempt, hold: p.Hold, holder: int32(h),
 		state: entryLeased, lease: p.Lease, generation: max(p.Generation, 1), presented: true, startAt: min(p.StartAt, now.Add(s.ahead())),
-		due: none, next: none, prev: none, links: [numNames]int32{unlinked, unlinked, unlinked},
+		due: none, next: none, prev: none,
 	}
 	e.expires = e.startAt.Add(s.limits.MaxHold)
 	for b := range s.limits.Budgets {
@@ -298,7 +298,7 @@ func (s *Scheduler) presentLease(now Instant, h HolderRef, p *Present) {
 	s.link(nameLease, i)
 	s.link(nameNumber, i)
 	if s.byKey(&e.key) == none {
-		s.link(nameKey, i)
+		s.own(i)
 	}
 	s.holders[h].leased++
 	s.schedule(i)

@@ -137,7 +137,8 @@ func (s *Scheduler) requeue(i int32, now Instant) bool {
 	s.queued++
 	h.queued.add(e, len(s.limits.Budgets))
 	s.schedule(i)
-	if owner := s.byKey(&e.key); owner != none && owner != i {
+	owner := s.byKey(&e.key)
+	if owner != none && owner != i {
 		s.supersede(i)
 		return false
 	}
@@ -146,8 +147,8 @@ func (s *Scheduler) requeue(i int32, now Instant) bool {
 		s.drop(i)
 		return false
 	}
-	if !s.owns(i) {
-		s.link(nameKey, i)
+	if owner == none {
+		s.own(i)
 	}
 	return true
 }

@@ -19,9 +19,8 @@ type entry struct {
 	key     Key
 	number  uint64 // the holder's own small integer for the ticket
 	lease   uint64
-	links   [numNames]int32 // the next with the same hash; see names.go
-	holder  int32           // index into holders; none: parked
-	next    int32           // in the queue, or in the free list
+	holder  int32 // index into holders; none: parked
+	next    int32 // in the queue, or in the free list
 	prev    int32
 	due     int32 // position in the due heap; none: not there
 	attempt int32
@@ -30,6 +29,7 @@ type entry struct {
 	state      entryState
 	hold       Hold
 	handBacks  uint8 // for lateness
+	owner      bool  // its key stands for it
 	presented  bool  // the lease is known from its holder alone, see presentLease
 	arrival    uint64
 	weight     int64

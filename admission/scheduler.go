@@ -115,7 +115,11 @@ func New(now Instant, limits Limits, opts Options) (*Scheduler, error) {
 }
 
 func empty() *Scheduler {
-	return &Scheduler{q: newSlab(), head: none, holderByID: map[string]int32{}}
+	s := &Scheduler{q: newSlab(), head: none, holderByID: map[string]int32{}}
+	for name := range s.names {
+		s.names[name] = newNames(leastSlots)
+	}
+	return s
 }
 
 // freshLeases is a lease ID that no earlier run of the gate has come to: no

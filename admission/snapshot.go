@@ -182,7 +182,6 @@ func (s *Scheduler) restoreEntry(r *reader, state entryState) error {
 	}
 	i := s.q.alloc()
 	e.due, e.next, e.prev, e.state = none, none, none, state
-	e.links = [numNames]int32{unlinked, unlinked, unlinked}
 	s.q.entries[i] = e
 	s.labels += int64(len(e.label))
 	if state == entryQueued {
@@ -205,7 +204,7 @@ func (s *Scheduler) restoreEntry(r *reader, state entryState) error {
 		}
 	}
 	if owner {
-		s.link(nameKey, i)
+		s.own(i)
 	}
 	if head {
 		s.head = i
@@ -394,7 +393,7 @@ func (w *writer) entry(s *Scheduler, i int32, index map[int32]int32) {
 	w.int(int64(e.attempt))
 	w.uint(uint64(e.generation))
 	w.buf = append(w.buf, e.handBacks, byte(e.hold))
-	w.flags(s.owns(i), s.head == i, e.presented)
+	w.flags(e.owner, s.head == i, e.presented)
 	if e.holder == none {
 		w.uint(0)
 	} else {
@@ -566,7 +565,7 @@ func (r *reader) entry() (e entry, owner, head bool) {
 	e.attempt = int32(r.int())
 	e.generation = uint32(r.uint())
 	e.handBacks, e.hold = r.byte(), Hold(r.byte())
-	owner, head, e.presented = r.flags()
+	owner, head, e.presented = r.flags() // own sets e.owner
 	e.holder = none
 	if at := r.uint(); at > 0 && at <= 1<<30 {
 		e.holder, e.number = int32(at-1), r.uint()

@@ -81,13 +81,12 @@ func (s *Scheduler) acquire(now Instant, h HolderRef, r *Request) error {
 		key: r.Key, label: cut(r.Label), number: r.Number, arrival: s.arrivals,
 		weight: weight, cost: cost, arrivedAt: now, accounted: now, deadline: r.Deadline,
 		attempt: r.Attempt, hold: r.Hold, holder: int32(h), due: none, next: none, prev: none,
-		links: [numNames]int32{unlinked, unlinked, unlinked},
 	}
 	s.q.enqueue(i)
 	if owner != none {
-		s.unlink(nameKey, owner)
+		s.disinherit(owner)
 	}
-	s.link(nameKey, i)
+	s.own(i)
 	s.link(nameNumber, i)
 	s.queued++
 	s.labels += int64(len(e.label))
@@ -326,7 +325,7 @@ func (s *Scheduler) forget(i int32) {
 	}
 	s.labels -= int64(len(e.label))
 	s.disown(i)
-	s.unlink(nameKey, i)
+	s.disinherit(i)
 	if e.state == entryQueued {
 		s.queued--
 	} else {

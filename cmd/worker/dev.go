@@ -95,7 +95,6 @@ func (p *program) dev(c *cobra.Command, f devFlags) (err error) {
 	p.console.line("Temporal server %s, web UI %s", e.server.HostPort(), e.ui.URL())
 
 	provider := loopback.New(demo.Quota())
-	debugEpoch = time.Now()
 	// Not ended by ctx: worker processes drain first.
 	if err := provider.Start(context.WithoutCancel(ctx), net.JoinHostPort(f.ip, "0")); err != nil {
 		return fmt.Errorf("provider: %w", err)
@@ -124,11 +123,8 @@ func (p *program) dev(c *cobra.Command, f devFlags) (err error) {
 		}
 		d.Close()
 	}()
-	p.console.line("%d calls, %d workflows, %d worker processes; three rows, about 15 s", demo.Calls, demo.Workflows, demo.Processes)
+	p.console.line("%d calls, %d workflows, %d worker processes; three rows, about 35 s", demo.Calls, demo.Workflows, demo.Processes)
 	rows, err := d.Run(ctx)
-	if len(rows) == 3 {
-		debugRow(temporal, rows[2].WorkflowID, provider)
-	}
 	p.console.end()
 	if err != nil {
 		return p.interrupted(ctx, f, err)
