@@ -17,7 +17,9 @@ import (
 	"sluice/workflows/contract"
 )
 
-// AdmissionWorkflow is one gate. It never returns but to continue as new.
+// AdmissionWorkflow is one gate. It returns to continue as new and when it is
+// cancelled; the next holder then starts another one, which learns what is in
+// use as after a termination.
 func AdmissionWorkflow(ctx workflow.Context, start Start) error {
 	g, err := open(ctx, start)
 	if err != nil {
@@ -31,6 +33,9 @@ func AdmissionWorkflow(ctx workflow.Context, start Start) error {
 		g.step(ctx)
 		if g.runIsFull(ctx) {
 			return g.continueAsNew(ctx)
+		}
+		if ctx.Err() != nil {
+			return g.cancelled(ctx)
 		}
 		g.sleep(ctx)
 	}
@@ -347,9 +352,19 @@ func (g *gate) runIsFull(ctx workflow.Context) bool {
 		g.updates >= 1_500 || g.signals >= 8_000
 }
 
-// continueAsNew ends the open waits, takes in what has arrived and hands the
-// state on. Nothing may yield between the last drain and the return.
-func (g *gate) continueAsNew(ctx workflow.Context) error {
+// cancelled ends the run at the wish of an operator.
+func (g *gate) cancelled(ctx workflow.Context) error {
+	disconnected, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	if err := g.leave(disconnected); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// leave ends the open waits and takes in what has arrived. Nothing may yield
+// between its end and the run's.
+func (g *gate) leave(ctx workflow.Context) error {
 	g.leaving = true
 	for _, w := range g.waits {
 		w.done = true
@@ -363,6 +378,14 @@ func (g *gate) continueAsNew(ctx workflow.Context) error {
 	}
 	g.drain(ctx)
 	g.step(ctx)
+	return nil
+}
+
+// continueAsNew hands the state on to a new run.
+func (g *gate) continueAsNew(ctx workflow.Context) error {
+	if err := g.leave(ctx); err != nil {
+		return err
+	}
 	body, err := json.Marshal(g.base)
 	if err != nil {
 		return err

@@ -467,7 +467,9 @@ func server(t *testing.T) *devserver.Server {
 	return s
 }
 
-func quiet() log.Logger { return log.NewStructuredLogger(slog.New(slog.NewTextHandler(io.Discard, nil))) }
+func quiet() log.Logger {
+	return log.NewStructuredLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
+}
 
 func status(t *testing.T, c client.Client, g *policy.Gate) (workflows.Status, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -30,8 +30,8 @@ const (
 	// warmLeases are taken from the gate before the first call. Each answer tells
 	// this process the gate's time more exactly; the very first one, which had to
 	// start the gate, hardly does.
-	warmLeases = 12
-	stopTimeout     = 5 * time.Second // for the calls under way
+	warmLeases  = 12
+	stopTimeout = 5 * time.Second // for the calls under way
 )
 
 // order is what a worker process reads first from its standard input.

@@ -1,0 +1,378 @@
+package workflows
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/workflow"
+
+	"sluice/admission"
+	"sluice/policy"
+	"sluice/workflows/contract"
+)
+
+// gateTest runs one admission workflow with skipped time.
+type gateTest struct {
+	*testsuite.TestWorkflowEnvironment
+	t      *testing.T
+	policy policy.Gate
+	seq    map[string]uint64
+	nth    int
+	start  Start
+}
+
+func newGateTest(t *testing.T, g policy.Gate) *gateTest {
+	t.Helper()
+	g.Provider, g.Endpoint = "test", "http://gate.test"
+	g, err := g.Normalize()
+	require.NoError(t, err)
+	body, err := json.Marshal(g)
+	require.NoError(t, err)
+	suite := &testsuite.WorkflowTestSuite{}
+	env := suite.NewTestWorkflowEnvironment()
+	env.RegisterWorkflowWithOptions(AdmissionWorkflow, workflow.RegisterOptions{Name: WorkflowType})
+	env.SetTestTimeout(20 * time.Second)
+	return &gateTest{TestWorkflowEnvironment: env, t: t, policy: g, seq: map[string]uint64{},
+		start: Start{Contract: ContractVersion, GateID: g.ID(), Policy: body}}
+}
+
+// run runs the workflow until stop; nothing ends it otherwise.
+func (g *gateTest) run(stop time.Duration) {
+	g.RegisterDelayedCallback(g.CancelWorkflow, stop)
+	g.ExecuteWorkflow(WorkflowType, g.start)
+}
+
+// at schedules a step.
+func (g *gateTest) at(d time.Duration, step func()) { g.RegisterDelayedCallback(step, d) }
+
+// exchange makes the next exchange of a holder.
+func (g *gateTest) exchange(holder string, fill func(*contract.Exchange)) *contract.Exchange {
+	g.seq[holder]++
+	x := &contract.Exchange{
+		Contract: ContractVersion, Holder: &contract.Holder{Id: holder, Generation: 1}, Seq: g.seq[holder],
+		Policy: &contract.Policy{Revision: g.policy.Revision, Hash: g.policy.Hash()},
+	}
+	if fill != nil {
+		fill(x)
+	}
+	return x
+}
+
+// send sends a message as an update and hands the answer to then.
+func (g *gateTest) send(name string, m any, then func(*contract.Answer, error)) {
+	g.nth++
+	raw, ok := m.(converter.RawValue)
+	if !ok {
+		raw = g.raw(m)
+	}
+	g.UpdateWorkflow(name, fmt.Sprint("update-", g.nth), &testsuite.TestUpdateCallback{
+		OnAccept: func() {},
+		OnReject: func(err error) { then(nil, err) },
+		OnComplete: func(result any, err error) {
+			if err != nil {
+				then(nil, err)
+				return
+			}
+			a := &contract.Answer{}
+			_, err = Decode(result.(converter.RawValue).Payload(), a)
+			then(a, err)
+		},
+	}, raw)
+}
+
+func (g *gateTest) raw(m any) converter.RawValue {
+	g.t.Helper()
+	var raw converter.RawValue
+	var err error
+	switch m := m.(type) {
+	case *contract.Exchange:
+		raw, err = Encode(m, false)
+	case *contract.Wait:
+		raw, err = Encode(m, false)
+	case *contract.Read:
+		raw, err = Encode(m, false)
+	}
+	require.NoError(g.t, err)
+	return raw
+}
+
+func (g *gateTest) status() (st Status) {
+	g.t.Helper()
+	v, err := g.QueryWorkflow(QueryStatus)
+	require.NoError(g.t, err)
+	require.NoError(g.t, v.Get(&st))
+	return st
+}
+
+func acquire(n uint64) *contract.Acquire {
+	key := make([]byte, 16)
+	key[15] = byte(n)
+	return &contract.Acquire{Ticket: key, Number: n, Label: fmt.Sprint("ticket ", n), Attempt: 1}
+}
+
+func TestAGrantAndItsRelease(t *testing.T) {
+	g := newGateTest(t, policy.Gate{MaxInFlight: 1})
+	var lease uint64
+	g.at(time.Second, func() {
+		g.send(UpdateExchange, g.exchange("a", func(x *contract.Exchange) {
+			x.Acquire = []*contract.Acquire{acquire(1), acquire(2)}
+		}), func(a *contract.Answer, err error) {
+			require.NoError(t, err)
+			require.Len(t, a.Grants, 1)
+			lease = a.Grants[0].Lease
+			assert.EqualValues(t, 1, a.InFlight)
+			assert.EqualValues(t, 1, a.Depth)
+		})
+	})
+	g.at(2*time.Second, func() {
+		g.send(UpdateExchange, g.exchange("a", func(x *contract.Exchange) {
+			x.Confirmed = 1
+			x.Release = []*contract.Release{{Lease: lease}}
+		}), func(a *contract.Answer, err error) {
+			require.NoError(t, err)
+			require.Len(t, a.Grants, 1, "what was confirmed isn't repeated")
+			assert.EqualValues(t, 2, a.Grants[0].Number)
+			require.Len(t, a.Grants[0].Reasons, 1)
+			assert.Equal(t, "cap", a.Grants[0].Reasons[0].Reason)
+			assert.EqualValues(t, time.Second, a.Grants[0].Reasons[0].Duration)
+		})
+	})
+	g.run(3 * time.Second)
+	assert.EqualValues(t, 2, g.status().Counters.Admissions)
+}
+
+// TestARepeatedExchange: the answer was lost after the grant.
+func TestARepeatedExchange(t *testing.T) {
+	g := newGateTest(t, policy.Gate{MaxInFlight: 5})
+	x := g.exchange("a", func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{acquire(1)} })
+	var leases []uint64
+	for i := range 3 {
+		g.at(time.Duration(i+1)*100*time.Millisecond, func() {
+			g.send(UpdateExchange, x, func(a *contract.Answer, err error) {
+				require.NoError(t, err)
+				require.Len(t, a.Grants, 1)
+				leases = append(leases, a.Grants[0].Lease)
+			})
+		})
+	}
+	g.run(time.Second)
+	require.Len(t, leases, 3)
+	assert.Equal(t, leases[0], leases[1])
+	assert.Equal(t, leases[0], leases[2])
+	st := g.status()
+	assert.EqualValues(t, 1, st.Counters.Admissions)
+	assert.EqualValues(t, 2, st.Counters.Duplicates)
+}
+
+// TestASignalBeforeAnUpdate: the server runs update handlers before the main
+// coroutine sees signals that came earlier; the gate takes the signal first.
+func TestASignalBeforeAnUpdate(t *testing.T) {
+	g := newGateTest(t, policy.Gate{MaxInFlight: 1})
+	g.at(time.Second, func() {
+		g.SignalWorkflow(SignalExchange, g.raw(g.exchange("a", func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{acquire(1)} })))
+		g.send(UpdateExchange, g.exchange("a", func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{acquire(2)} }), func(a *contract.Answer, err error) {
+			require.NoError(t, err)
+			assert.False(t, a.Resync)
+			require.Len(t, a.Grants, 1)
+			assert.EqualValues(t, 1, a.Grants[0].Number, "first come, first served")
+		})
+	})
+	g.run(2 * time.Second)
+	assert.Equal(t, 1, g.status().Queued)
+}
+
+func TestAGapIsNeverSkipped(t *testing.T) {
+	g := newGateTest(t, policy.Gate{MaxInFlight: 1})
+	g.at(time.Second, func() {
+		g.send(UpdateExchange, g.exchange("a", nil), func(_ *contract.Answer, err error) { require.NoError(t, err) })
+	})
+	g.at(2*time.Second, func() {
+		g.seq["a"] += 3
+		g.send(UpdateExchange, g.exchange("a", func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{acquire(1)} }), func(a *contract.Answer, err error) {
+			require.NoError(t, err)
+			assert.True(t, a.Resync)
+			assert.Empty(t, a.Grants)
+		})
+	})
+	g.run(3 * time.Second)
+	assert.EqualValues(t, 1, g.status().Counters.Gaps)
+}
+
+// TestAWaitEnds when a place is freed for its holder, and only then.
+func TestAWaitEnds(t *testing.T) {
+	g := newGateTest(t, policy.Gate{MaxInFlight: 1})
+	var lease uint64
+	var waited bool
+	g.at(time.Second, func() {
+		g.send(UpdateExchange, g.exchange("a", func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{acquire(1)} }), func(a *contract.Answer, err error) {
+			require.NoError(t, err)
+			lease = a.Grants[0].Lease
+		})
+	})
+	g.at(2*time.Second, func() {
+		g.send(UpdateExchange, g.exchange("b", func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{acquire(1)}; x.Acquire[0].Ticket[0] = 9 }), func(a *contract.Answer, err error) {
+			require.NoError(t, err)
+			assert.True(t, a.MayWait)
+		})
+		g.send(UpdateWait, &contract.Wait{Contract: ContractVersion, Holder: &contract.Holder{Id: "b", Generation: 1}}, func(a *contract.Answer, err error) {
+			require.NoError(t, err)
+			require.Len(t, a.Grants, 1)
+			waited = true
+		})
+	})
+	g.at(2500*time.Millisecond, func() { assert.False(t, waited); assert.True(t, g.status().Holders[1].Waiting) })
+	g.at(3*time.Second, func() {
+		g.send(UpdateExchange, g.exchange("a", func(x *contract.Exchange) { x.Release = []*contract.Release{{Lease: lease}} }), func(_ *contract.Answer, err error) { require.NoError(t, err) })
+	})
+	g.at(3100*time.Millisecond, func() { assert.True(t, waited) })
+	g.run(4 * time.Second)
+	require.True(t, waited)
+}
+
+// TestTimeAlone ends a lease that nobody gives back, a silent holder, and a
+// parked ticket.
+func TestTimeAlone(t *testing.T) {
+	g := newGateTest(t, policy.Gate{MaxInFlight: 1, HolderTTL: 10 * time.Second, ParkTTL: time.Minute})
+	g.at(time.Second, func() {
+		g.send(UpdateExchange, g.exchange("a", func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{acquire(1), acquire(2)} }), func(_ *contract.Answer, err error) { require.NoError(t, err) })
+	})
+	g.at(10*time.Second, func() { assert.Equal(t, 1, g.status().Started) })
+	g.at(12*time.Second, func() {
+		st := g.status()
+		assert.Zero(t, st.Started, "the holder is lost")
+		assert.Equal(t, 1, st.Parked)
+		assert.EqualValues(t, 1, st.Counters.LostHolders)
+	})
+	g.at(72*time.Second, func() { assert.Zero(t, g.status().Queued, "park_ttl") })
+	g.run(2 * time.Minute)
+}
+
+// TestPoison: what can't be read is refused and counted, and the gate goes on.
+func TestPoison(t *testing.T) {
+	g := newGateTest(t, policy.Gate{MaxInFlight: 1})
+	poison := []*commonpb.Payload{
+		{},
+		{Metadata: map[string][]byte{"encoding": []byte("binary/protobuf")}, Data: []byte{0xff, 0xff, 0xff}},
+		{Metadata: map[string][]byte{"encoding": []byte("json/plain")}, Data: []byte(`{"contract": "one"}`)},
+		{Metadata: map[string][]byte{"encoding": []byte("json/plain")}, Data: []byte(`{"contract": 2, "holder": {"id": "x"}}`)},
+		{Metadata: map[string][]byte{"encoding": []byte("json/plain")}, Data: []byte(`{"contract": 1, "holder": {"id": ""}, "seq": "1"}`)},
+		{Metadata: map[string][]byte{"encoding": []byte("json/plain")}, Data: []byte(`{"contract": 1, "holder": {"id": "x"}}`)},
+		{Metadata: map[string][]byte{"encoding": []byte("json/plain")}, Data: make([]byte, MaxExchangeBytes+1)},
+	}
+	refused := 0
+	g.at(time.Second, func() {
+		for _, p := range poison {
+			g.send(UpdateExchange, converter.NewRawValue(p), func(_ *contract.Answer, err error) {
+				require.Error(t, err)
+				refused++
+			})
+			g.SignalWorkflow(SignalExchange, converter.NewRawValue(p))
+		}
+		g.SignalWorkflow(SignalConfigure, []string{"not", "an", "object"})
+		g.SignalWorkflow(SignalPause, 7)
+	})
+	g.at(2*time.Second, func() {
+		g.send(UpdateExchange, g.exchange("a", func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{acquire(1)} }), func(a *contract.Answer, err error) {
+			require.NoError(t, err)
+			assert.Len(t, a.Grants, 1)
+		})
+	})
+	g.run(3 * time.Second)
+	assert.Equal(t, len(poison), refused)
+	assert.EqualValues(t, 2*len(poison)+2, g.status().Counters.Malformed)
+}
+
+// TestJSON: any SDK may speak JSON, and is answered in JSON.
+func TestJSON(t *testing.T) {
+	g := newGateTest(t, policy.Gate{MaxInFlight: 1})
+	g.at(time.Second, func() {
+		g.UpdateWorkflow(UpdateExchange, "json", &testsuite.TestUpdateCallback{
+			OnAccept: func() {}, OnReject: func(err error) { require.NoError(t, err) },
+			OnComplete: func(result any, err error) {
+				require.NoError(t, err)
+				assert.JSONEq(t, `"1"`, string(field(t, result.(converter.RawValue).Payload().Data, "grants", "number")))
+			},
+		}, map[string]any{
+			"contract": 1, "holder": map[string]any{"id": "python", "generation": 1}, "seq": 1,
+			"acquire": []any{map[string]any{"ticket": "AAAAAAAAAAAAAAAAAAAAAQ==", "number": 1, "attempt": 1}},
+			"unknown": "is left alone",
+		})
+	})
+	g.run(2 * time.Second)
+}
+
+func field(t *testing.T, data []byte, list, name string) json.RawMessage {
+	t.Helper()
+	var all map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal(data, &all))
+	var items []map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal(all[list], &items))
+	require.Len(t, items, 1)
+	return items[0][name]
+}
+
+func TestPoliciesAreNotMixed(t *testing.T) {
+	g := newGateTest(t, policy.Gate{MaxInFlight: 1})
+	other := g.policy
+	other.MaxInFlight = 2
+	newer := other
+	newer.Revision = 2
+	send := func(p policy.Gate, body bool, then func(*contract.Answer)) {
+		x := g.exchange("b", func(x *contract.Exchange) {
+			x.Policy = &contract.Policy{Revision: p.Revision, Hash: p.Hash()}
+			if body {
+				x.Policy.Body, _ = json.Marshal(p)
+			}
+		})
+		g.send(UpdateExchange, x, func(a *contract.Answer, err error) { require.NoError(t, err); then(a) })
+	}
+	g.at(time.Second, func() {
+		send(other, false, func(a *contract.Answer) { assert.True(t, a.PolicyNeeded); assert.Zero(t, a.Seq) })
+	})
+	g.at(2*time.Second, func() {
+		send(other, true, func(a *contract.Answer) {
+			require.Len(t, a.PolicyConflict, 1)
+			assert.Contains(t, a.PolicyConflict[0], "max_in_flight")
+			assert.EqualValues(t, 1, a.PolicyRevision)
+		})
+	})
+	g.at(3*time.Second, func() {
+		g.seq["b"] = 0
+		send(newer, true, func(a *contract.Answer) { assert.EqualValues(t, 2, a.PolicyRevision); assert.EqualValues(t, 2, a.Cap) })
+	})
+	g.run(4 * time.Second)
+	assert.EqualValues(t, 2, g.status().Cap)
+}
+
+func TestOperators(t *testing.T) {
+	g := newGateTest(t, policy.Gate{MaxInFlight: 4, Requests: admission.Rate{Limit: 10, Per: time.Second, Burst: 1}})
+	g.at(time.Second, func() {
+		g.SignalWorkflow(SignalPause, Pause{Who: "ann", Why: "provider is down"})
+		g.SignalWorkflow(SignalConfigure, Configure{Set: map[string]json.RawMessage{"max_in_flight": json.RawMessage("2")}, For: Duration(10 * time.Second), Who: "ann"})
+		g.SignalWorkflow(SignalConfigure, Configure{Set: map[string]json.RawMessage{"max_in_flight": json.RawMessage("-2")}, Who: "bob"})
+	})
+	g.at(2*time.Second, func() {
+		st := g.status()
+		assert.True(t, st.Paused)
+		assert.Equal(t, "ann provider is down", st.PauseCause)
+		assert.EqualValues(t, 2, st.Cap)
+		require.Len(t, st.Log, 3)
+		acts := map[string]Act{}
+		for _, act := range st.Log {
+			acts[act.What+" by "+act.Who] = act
+		}
+		assert.Empty(t, acts["set max_in_flight=2 by ann"].Error)
+		assert.Contains(t, acts["set max_in_flight=-2 by bob"].Error, "max_in_flight")
+		g.SignalWorkflow(SignalResume, Pause{Who: "ann"})
+	})
+	g.at(10*time.Second, func() { st := g.status(); assert.False(t, st.Paused); assert.EqualValues(t, 2, st.Cap) })
+	g.at(12*time.Second, func() { assert.EqualValues(t, 4, g.status().Cap, "the overlay goes back by itself") })
+	g.run(20 * time.Second)
+}
