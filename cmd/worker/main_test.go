@@ -438,6 +438,10 @@ func TestRunInterrupted(t *testing.T) {
 	st, err := status(t, c, gate)
 	require.NoError(t, err)
 	assert.Zero(t, st.InFlight, "%+v", st.Leases)
+	if st.InFlight > 0 {
+		dumpGate(t, c, gate.WorkflowID())
+		t.Log(r.stderr)
+	}
 	assert.Zero(t, st.Reserved)
 	assert.Zero(t, st.Started)
 	assert.Zero(t, st.Counters.Expired, "they were given back")

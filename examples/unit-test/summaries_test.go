@@ -15,6 +15,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
 	sdkworker "go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
 
 	"sluice/activities"
 	"sluice/admission"
@@ -32,13 +33,16 @@ func localGates(t *testing.T, gate policy.Gate) *activities.Gates {
 	return gates
 }
 
-// environment runs activities as a worker with Sluice's plugin does.
+// options make a test environment run activities as a worker with Sluice's
+// plugin does.
+func options(gates *activities.Gates) sdkworker.Options {
+	return sdkworker.Options{Interceptors: []interceptor.WorkerInterceptor{activities.NewInterceptor(gates)}}
+}
+
 func environment(gates *activities.Gates, s *Summarizer) *testsuite.TestActivityEnvironment {
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
-	env.SetWorkerOptions(sdkworker.Options{
-		Interceptors: []interceptor.WorkerInterceptor{activities.NewInterceptor(gates)},
-	})
+	env.SetWorkerOptions(options(gates))
 	env.RegisterActivity(s)
 	return env
 }
@@ -87,6 +91,23 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 
 func ok(_ int, w http.ResponseWriter) { _, _ = fmt.Fprint(w, "short") }
 
+// summarizeAll runs n activities at once. Several activities that wait at once
+// need a workflow environment: to activity environments each is the first
+// activity of one and the same workflow.
+func summarizeAll(ctx workflow.Context, n int) error {
+	ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{StartToCloseTimeout: time.Minute})
+	var calls []workflow.Future
+	for range n {
+		calls = append(calls, workflow.ExecuteActivity(ctx, "Summarize", "long"))
+	}
+	for _, call := range calls {
+		if err := call.Get(ctx, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func TestCallsArePacedAndCapped(t *testing.T) {
 	const calls, spacing, most = 6, 20 * time.Millisecond, 2
 	p := newProvider(t, ok)
@@ -94,22 +115,20 @@ func TestCallsArePacedAndCapped(t *testing.T) {
 		Provider: "example", Endpoint: p.URL, MaxInFlight: most,
 		Requests: admission.Rate{Limit: 1, Per: spacing, Burst: 1},
 	})
-	s := &Summarizer{URL: p.URL, Caller: activities.Caller{Base: p.Client().Transport}}
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestWorkflowEnvironment()
+	env.SetWorkerOptions(options(gates))
+	env.RegisterWorkflow(summarizeAll)
+	env.RegisterActivity(&Summarizer{URL: p.URL, Caller: activities.Caller{Base: p.Client().Transport}})
 
 	began := time.Now()
-	var all sync.WaitGroup
-	for range calls {
-		all.Go(func() {
-			summary, err := summarize(environment(gates, s), s, "long")
-			assert.NoError(t, err)
-			assert.Equal(t, "short", summary)
-		})
-	}
-	all.Wait()
+	env.ExecuteWorkflow(summarizeAll, calls)
+	elapsed := time.Since(began)
 
+	require.NoError(t, env.GetWorkflowError())
 	assert.Len(t, p.arrived, calls)
 	assert.LessOrEqual(t, p.most, most)
-	assert.GreaterOrEqual(t, time.Since(began), (calls-1)*spacing)
+	assert.GreaterOrEqual(t, elapsed, (calls-1)*spacing)
 }
 
 func TestOverloadHoldsTheNextCallBack(t *testing.T) {
