@@ -252,8 +252,10 @@ func (h *holder) leave(t *ticket, park bool) *lease {
 		return nil
 	}
 	h.forgetLocked(t)
-	for i, a := range h.out.acquire { // not sent yet: nobody needs to know
-		if a == t.acquire && !park {
+	// Not sent yet: nobody needs to know. A gate takes in parkings before acquires,
+	// so parked in the same exchange it would stand there as present.
+	for i, a := range h.out.acquire {
+		if a == t.acquire {
 			h.out.acquire = slices.Delete(h.out.acquire, i, i+1)
 			return nil
 		}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 
 const (
 	demoWorker    = "demo-worker"
+	demoProvider  = "demo-provider"
 	devNamespace  = "default"
 	dialTimeout   = 10 * time.Second
 	temporaryName = "dev.db"
@@ -78,6 +78,18 @@ func (p *program) demoWorkerCommand() *cobra.Command {
 	}
 }
 
+func (p *program) demoProviderCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    demoProvider,
+		Short:  "The provider of the demonstration, started by dev",
+		Hidden: true,
+		Args:   args(0),
+		RunE: func(*cobra.Command, []string) error {
+			return demo.ServeProvider(p.stdin, p.stdout)
+		},
+	}
+}
+
 func (p *program) dev(c *cobra.Command, f devFlags) (err error) {
 	ctx := c.Context()
 	if f.once {
@@ -94,12 +106,15 @@ func (p *program) dev(c *cobra.Command, f devFlags) (err error) {
 	defer func() { err = errors.Join(err, e.stop()) }()
 	p.console.line("Temporal server %s, web UI %s", e.server.HostPort(), e.ui.URL())
 
-	provider := loopback.New(demo.Quota())
-	// Not ended by ctx: worker processes drain first.
-	if err := provider.Start(context.WithoutCancel(ctx), net.JoinHostPort(f.ip, "0")); err != nil {
-		return fmt.Errorf("provider: %w", err)
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("this program can't start processes: %w", err)
 	}
-	defer func() { err = errors.Join(err, provider.Close()) }()
+	provider, err := demo.StartProvider(ctx, []string{program, demoProvider}, f.ip, p.console)
+	if err != nil {
+		return p.interrupted(ctx, f, err)
+	}
+	defer provider.Close()
 
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -109,10 +124,6 @@ func (p *program) dev(c *cobra.Command, f devFlags) (err error) {
 	}
 	defer temporal.Close()
 
-	program, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("worker processes: %w", err)
-	}
 	d := demo.New(demo.Options{
 		Client: temporal, Address: e.server.HostPort(), Namespace: devNamespace, Provider: provider,
 		Program: []string{program, demoWorker}, Stderr: p.console, Verbose: p.verbose, Report: p.progress(),
@@ -187,7 +198,7 @@ func (p *program) progress() func(string, loopback.Stats) {
 }
 
 // printDemo prints the table and where to look, or with --json the result.
-func (p *program) printDemo(rows []demo.Row, e *embedded, provider *loopback.Provider, f devFlags) error {
+func (p *program) printDemo(rows []demo.Row, e *embedded, provider *demo.Provider, f devFlags) error {
 	out := p.stdout
 	if f.json {
 		out = p.console

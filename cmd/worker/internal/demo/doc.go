@@ -2,20 +2,22 @@
 // provider with a real quota, without admission, with a cap, and with a cap and
 // pacing. What is shown was counted at the provider.
 //
+//	StartProvider:
+//	  this process --start--> the provider's process (this program, ServeProvider)
 //	Demo.Run, once per row:
-//	  this process --start--> 2 worker processes (this program again, Work)
+//	  this process --start--> 2 worker processes (this program, Work)
 //	               --start--> 10 workflows --> 4 activities each, at once
-//	  worker processes --HTTP--> loopback provider in this process, a run per row
+//	  worker processes --HTTP--> provider, a run per row
 //
-// It has authority over its worker processes: an order reaches each on its
-// standard input, and the end of that input tells it to drain and go. So none
-// outlives this process, however that dies.
+// It has authority over its processes: an order reaches each on its standard
+// input, and the end of that input tells it to drain and go. So none outlives this
+// process, however that dies.
 //
 // # Invariants
 //
 //   - Rows run one after the other, with processes, task queue, gate and record at
 //     the provider of their own.
-//   - A row is measured from warm connections, with all its processes ready.
+//   - A row is measured with all its processes ready, their connections and gate warm.
 //   - The worker processes of the last row stay until Close: they host the gates'
 //     workflows, which can be looked at meanwhile.
 //

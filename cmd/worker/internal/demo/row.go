@@ -21,16 +21,10 @@ const (
 	paced            = 8 // requests per second, under the provider's 10 as a careful user would
 )
 
-// Quota is what the provider holds each row to: ten requests per second without
-// burst, and four in flight.
-func Quota() loopback.Quota {
-	return loopback.Quota{Interval: 100 * time.Millisecond, MaxInFlight: maxInFlight, ServeTime: 150 * time.Millisecond, RetryAfter: "1"}
-}
-
 // startWindow is far below what lies between the paced and the allowed rate
 // (25 ms): a start that a busy machine delays longer gives its lease back and gets
 // a fresh slot.
-const startWindow = 10 * time.Millisecond
+const startWindow = 5 * time.Millisecond
 
 // plan is a row before it runs. Its name is also the run's label at the provider.
 type plan struct {

@@ -1,0 +1,101 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"sluice/tests/loopback"
+)
+
+// Provider is the provider of the demonstration, in a process of its own: whatever
+// else the machine does, an arrival is taken down when it arrives.
+type Provider struct {
+	url     string
+	process *process
+}
+
+// providerOrder is what the process reads first from its standard input.
+type providerOrder struct {
+	IP string `json:"ip"`
+}
+
+// StartProvider starts the provider on a free port. program starts the process: a
+// path and arguments; it must call ServeProvider. ctx bounds the start.
+func StartProvider(ctx context.Context, program []string, ip string, stderr io.Writer) (*Provider, error) {
+	process, err := startProcess(program, providerOrder{IP: ip}, stderr)
+	if err != nil {
+		return nil, fmt.Errorf("provider: %w", err)
+	}
+	p := &Provider{process: process}
+	if p.url, err = process.waitUntilReady(ctx); err != nil {
+		p.Close()
+		return nil, fmt.Errorf("provider: %w", err)
+	}
+	return p, nil
+}
+
+// URL is where the provider listens.
+func (p *Provider) URL() string { return p.url }
+
+// CallURL is where a call of the run is posted to.
+func (p *Provider) CallURL(run string) string {
+	return p.url + "/v1/runs/" + url.PathEscape(run) + "/call"
+}
+
+// Stats asks what was seen of a run so far.
+func (p *Provider) Stats(ctx context.Context, run string) (s loopback.Stats, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/stats/"+url.PathEscape(run), nil)
+	if err != nil {
+		return s, err
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return s, fmt.Errorf("provider: %w", err)
+	}
+	defer func() { _ = response.Body.Close() }() // read to its end, or of no use
+	if response.StatusCode == http.StatusNotFound {
+		return s, nil // no call has arrived
+	}
+	if err := json.NewDecoder(response.Body).Decode(&s); err != nil {
+		return s, fmt.Errorf("provider's statistics: %w", err)
+	}
+	return s, nil
+}
+
+// Close ends the provider and what it is serving.
+func (p *Provider) Close() {
+	p.process.askToStop()
+	p.process.wait()
+}
+
+// ServeProvider is the provider's process. It says on stdout where it listens and
+// serves until stdin ends: a Ctrl-C reaches all processes, and here calls of worker
+// processes that drain are still served.
+func ServeProvider(stdin io.Reader, stdout io.Writer) error {
+	var o providerOrder
+	if err := json.NewDecoder(stdin).Decode(&o); err != nil {
+		return fmt.Errorf("order: %w", err)
+	}
+	p := loopback.New(quota())
+	if err := p.Start(context.Background(), net.JoinHostPort(o.IP, "0")); err != nil {
+		return err
+	}
+	defer func() { _ = p.Close() }() // nobody is left to be told
+	if _, err := fmt.Fprintln(stdout, p.URL()); err != nil {
+		return err
+	}
+	_, err := io.Copy(io.Discard, stdin)
+	return err
+}
+
+// quota is what the provider holds each row to: ten requests per second without
+// burst, and four in flight.
+func quota() loopback.Quota {
+	return loopback.Quota{Interval: 100 * time.Millisecond, MaxInFlight: maxInFlight, ServeTime: 150 * time.Millisecond, RetryAfter: "1"}
+}
