@@ -194,7 +194,7 @@ func (t target) explain(err error) error {
 	case errors.As(err, &unavailable), errors.As(err, &deadline), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("no Temporal server answers at %s (%w); start one with \"worker server\", or choose another with --address or TEMPORAL_ADDRESS", t.address, err)
 	}
-	return fmt.Errorf("Temporal server %s, namespace %s: %w", t.address, t.namespace, err)
+	return fmt.Errorf("connection to the Temporal server %s, namespace %s: %w", t.address, t.namespace, err)
 }
 
 // limitsOf is what a gate enforces, in a few words.

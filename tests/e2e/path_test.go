@@ -43,7 +43,7 @@ func fanOut(ctx workflow.Context, url string, n int) error {
 // history.
 func TestTheWholePath(t *testing.T) {
 	ts := server(t)
-	p := spawnProvider(t, loopback.Quota{ServeTime: 30 * time.Millisecond})
+	p := spawnProvider(t, loopback.Quota{ServeTime: 10 * time.Millisecond})
 	const run, spacing, limit = "path", 20 * time.Millisecond, 5
 	pol := policyOf(t, policy.Gate{
 		Provider: "loopback", Endpoint: p.name, MaxInFlight: limit, Requests: admission.Rate{Limit: 1, Per: spacing, Burst: 1},

@@ -2,8 +2,10 @@
 package imports
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -11,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -43,35 +46,43 @@ type pkg struct {
 }
 
 // list lists the module's packages and everything that they import, tests
-// included.
+// included. It is done once.
 func list(t *testing.T) map[string]pkg {
 	t.Helper()
+	packages, err := listed()
+	require.NoError(t, err)
+	return packages
+}
+
+var listed = sync.OnceValues(func() (map[string]pkg, error) {
 	root := filepath.Join("..", "..")
-	touch(t, root)
+	if err := touch(root); err != nil {
+		return nil, err
+	}
 	list := exec.Command("go", "list", "-test", "-deps", "-json=ImportPath,Deps,Standard", "./...")
 	list.Dir = root
 	out, err := list.Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		return nil, fmt.Errorf("go list: %w\n%s", err, exit.Stderr)
+	} else if err != nil {
+		return nil, err
 	}
-	require.NoError(t, err)
 	packages := map[string]pkg{}
-	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p pkg
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			return packages
+			return packages, nil
 		} else if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		packages[p.ImportPath] = p
 	}
-}
+})
 
 // touch looks at every source file, so that `go test` runs this test again
 // after one has changed: it can't see what `go list` reads.
-func touch(t *testing.T, root string) {
-	t.Helper()
-	require.NoError(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+func touch(root string) error {
+	return filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -82,7 +93,7 @@ func touch(t *testing.T, root string) {
 			_, err = os.Stat(path)
 		}
 		return err
-	}))
+	})
 }
 
 func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
