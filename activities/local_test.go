@@ -191,6 +191,33 @@ func TestErrorsOfAWait(t *testing.T) {
 	})
 }
 
+// TestOneTicketTwoCallers: of two callers that present one ticket at once the
+// later one has it, and the earlier one is told instead of waiting for ever.
+func TestOneTicketTwoCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gates := local(t, policy.Gate{MaxInFlight: 1})
+		g := gateOf(t, gates)
+		held, err := g.Acquire(t.Context(), Request{})
+		require.NoError(t, err)
+		earlier := make(chan error)
+		go func() {
+			_, err := g.Acquire(t.Context(), Request{TicketID: "same"})
+			earlier <- err
+		}()
+		synctest.Wait()
+		later := make(chan Lease)
+		go func() {
+			l, err := g.Acquire(t.Context(), Request{TicketID: "same"})
+			assert.NoError(t, err)
+			later <- l
+		}()
+		require.ErrorIs(t, <-earlier, ErrLeaseLost)
+		held.Release()
+		(<-later).Release()
+		closeAll(t, gates)
+	})
+}
+
 func TestTryAcquire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gates := local(t, policy.Gate{MaxInFlight: 1})

@@ -417,6 +417,9 @@ func (o *oracle) acquire(h *oHolder, r Request) {
 				old.waited += o.now.Sub(old.counted)
 			}
 			old.counted = max(old.counted, o.now)
+			if old.holder != nil {
+				o.refuse(old.holder, old.number, Refusal{Kind: RefusedSuperseded})
+			}
 			old.holder, old.number, old.attempt, old.hold, old.parkedAt = h, r.Number, r.Attempt, r.Hold, 0
 			if old.deadline == 0 {
 				old.deadline = r.Deadline

@@ -226,8 +226,12 @@ func (s *Scheduler) lowerBound(now Instant, cost *[MaxBudgets]int64) Instant {
 // again: it stands where it stood.
 func (s *Scheduler) resume(now Instant, i int32, h HolderRef, r *Request) {
 	s.account(i, now)
-	s.disown(i)
 	e := &s.q.entries[i]
+	if e.holder != none {
+		// Whoever waits under the old number hears that it is over for them.
+		s.refuse(HolderRef(e.holder), e.number, Refusal{Kind: RefusedSuperseded})
+	}
+	s.disown(i)
 	if e.parkedAt != 0 {
 		e.parkedAt = 0
 		s.parked--
