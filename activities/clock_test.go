@@ -11,7 +11,7 @@ import (
 )
 
 // TestGateClock: the gate's time is known from exchanges alone, within a round
-// trip and never ahead, however wrong the worker's own clock is.
+// trip, however wrong the worker's own clock is.
 func TestGateClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newGateClock()
@@ -26,14 +26,16 @@ func TestGateClock(t *testing.T) {
 			c.observe(sent, time.Now(), at)
 		}
 		exchange(50*time.Millisecond, 50*time.Millisecond)
-		assert.Equal(t, 50*time.Millisecond, gate().Sub(c.now()))
+		assert.Equal(t, -25*time.Millisecond, gate().Sub(c.now()), "a quarter below the upper bound")
+		assert.True(t, c.unsure())
 		exchange(time.Millisecond, 2*time.Millisecond)
-		assert.Equal(t, 2*time.Millisecond, gate().Sub(c.now()), "the best of the recent ones")
+		assert.Equal(t, -250*time.Microsecond, gate().Sub(c.now()), "the best of the recent ones")
+		assert.False(t, c.unsure())
 		exchange(30*time.Millisecond, 40*time.Millisecond)
-		assert.Equal(t, 2*time.Millisecond, gate().Sub(c.now()), "a slow one takes nothing away")
+		assert.Equal(t, -250*time.Microsecond, gate().Sub(c.now()), "a slow one takes nothing away")
 		offset -= time.Minute // the server's clock is set back
 		exchange(time.Millisecond, time.Millisecond)
-		assert.Equal(t, time.Millisecond, gate().Sub(c.now()), "bounds that contradict are forgotten")
-		assert.Equal(t, 11*time.Millisecond, c.until(gate().Add(10*time.Millisecond)))
+		assert.Equal(t, -500*time.Microsecond, gate().Sub(c.now()), "bounds that contradict are forgotten")
+		assert.Equal(t, 9500*time.Microsecond, c.until(gate().Add(10*time.Millisecond)))
 	})
 }

@@ -22,9 +22,10 @@
 //
 // # Invariants
 //
-//   - A lease never starts before its start_at, by the gate's clock.
-//   - Two starts of a spaced gate in this process are never closer than the
-//     spacing; a lease that is late by more than its window is handed back.
+//   - A lease starts at its start_at by the gate's clock, as it is known from
+//     exchanges to a fraction of a round trip; the worker's clock has no part in it.
+//   - Two starts of a spaced gate in this process are not closer than the
+//     spacing (less a fiftieth, at most 1 ms, for timers); a lease that is late by more than its window is handed back.
 //   - Feedback reaches the gate in the same exchange as, and is applied before,
 //     the release.
 //   - A lease is given back on success, error, panic, runtime.Goexit,

@@ -59,7 +59,9 @@ func Across(err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	return temporal.NewApplicationErrorWithOptions(e.Error(), string(e.Kind), temporal.ApplicationErrorOptions{
-		NonRetryable: !e.Retryable(), NextRetryDelay: e.ComeAgain, Cause: errors.Unwrap(err),
-	})
+	o := temporal.ApplicationErrorOptions{NonRetryable: !e.Retryable(), NextRetryDelay: e.ComeAgain, Cause: errors.Unwrap(err)}
+	if e.Kind == KindStillQueued {
+		o.Category = temporal.ApplicationErrorCategoryBenign // it comes back: nothing to alert on
+	}
+	return temporal.NewApplicationErrorWithOptions(e.Error(), string(e.Kind), o)
 }

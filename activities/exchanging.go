@@ -73,6 +73,8 @@ func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
 	news := !h.out.empty() || h.resync
 	due := time.Duration(-1)
 	switch {
+	case h.spacing > 0 && len(h.reserved) > 0 && h.clock.unsure():
+		due = 0 // better know the time before the first start
 	case news:
 		due = max(h.unhurriedLocked(now), 0)
 	case len(h.tickets) > 0 && !h.comeAgain.IsZero():

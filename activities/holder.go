@@ -68,6 +68,7 @@ type holder struct {
 	spacing     time.Duration
 	window      time.Duration
 	lastStart   admission.Instant
+	lastStarted time.Time // the same, monotonic: estimates of the gate's time may jump
 	notBefore   time.Time // monotonic
 	comeAgain   time.Time // monotonic; zero: no need
 	mayWait     bool
@@ -310,8 +311,8 @@ func (h *holder) startDueLocked() {
 		t := h.reserved[0]
 		now := h.clock.now()
 		at := admission.Instant(t.grant.StartAt)
-		if h.spacing > 0 && h.lastStart != 0 {
-			at = max(at, h.lastStart.Add(h.spacing))
+		if h.spacing > 0 && !h.lastStarted.IsZero() {
+			at = max(at, now.Add(h.spacing-spacingSlack(h.spacing)-time.Since(h.lastStarted)))
 		}
 		if h.blockedLocked(t, now) {
 			h.handBackLocked(t, contract.HandBackReason_HAND_BACK_COOLDOWN)
@@ -331,10 +332,15 @@ func (h *holder) startDueLocked() {
 		}
 		h.reserved = h.reserved[1:]
 		t.started, t.startAt = true, now
-		h.lastStart = now
+		h.lastStart, h.lastStarted = now, time.Now()
 		close(t.ready)
 	}
 }
+
+// spacingSlack is how much of a spacing two starts may lack. Timers fire a little
+// late; without slack each lateness would push the next start out of its slot,
+// and with it all that follow.
+func spacingSlack(spacing time.Duration) time.Duration { return min(spacing/50, time.Millisecond) }
 
 // blockedLocked reports whether a cooldown or a pause came after the grant.
 func (h *holder) blockedLocked(t *ticket, now admission.Instant) bool {
