@@ -60,6 +60,9 @@ func (c *gateClock) observe(sent, arrived time.Time, gate admission.Instant) {
 	}
 	c.width = high - low
 	c.offset = high - c.width/wayThere
+	if c.count < sureAfter {
+		c.offset = high - c.width/2 // nothing is known of the ways yet
+	}
 }
 
 // unsure reports whether so little is known that another exchange is worth it:

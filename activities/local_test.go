@@ -73,7 +73,7 @@ func TestPacing(t *testing.T) {
 		a, b := local(t, policy.Gate{Requests: admission.Rate{Limit: 8, Per: time.Second, Burst: 1}}), local(t, policy.Gate{Requests: admission.Rate{Limit: 8, Per: time.Second, Burst: 1}})
 		at := starts(t, 40, 150*time.Millisecond, gateOf(t, a), gateOf(t, b))
 		for i := 1; i < len(at); i++ {
-			assert.GreaterOrEqual(t, at[i]-at[i-1], 125*time.Millisecond-time.Microsecond, "start %d", i)
+			assert.GreaterOrEqual(t, at[i]-at[i-1], 125*time.Millisecond-spacingSlack(125*time.Millisecond), "start %d", i)
 		}
 		assert.Less(t, at[39], 39*125*time.Millisecond+100*time.Millisecond, "no slot is wasted")
 		closeAll(t, a, b)
@@ -115,7 +115,7 @@ func TestAnAnswerDelayed(t *testing.T) {
 		}
 		at := starts(t, 12, 0, gateOf(t, gates))
 		for i := 1; i < len(at); i++ {
-			assert.GreaterOrEqual(t, at[i]-at[i-1], 100*time.Millisecond-time.Microsecond, "start %d", i)
+			assert.GreaterOrEqual(t, at[i]-at[i-1], 100*time.Millisecond-spacingSlack(100*time.Millisecond), "start %d", i)
 		}
 		l := gates.open[gates.policy.Gates()[0]].link.(slowLink)
 		l.link.(*localLink).close()
@@ -142,7 +142,7 @@ func TestACooldownIsShared(t *testing.T) {
 		for i, d := range at {
 			assert.False(t, d > quietFrom && d < quietTo-time.Millisecond, "start %d at %v, in the cooldown of %v to %v", i, d, quietFrom, quietTo)
 			if i > 0 {
-				assert.GreaterOrEqual(t, d-at[i-1], 50*time.Millisecond-time.Microsecond, "start %d", i)
+				assert.GreaterOrEqual(t, d-at[i-1], 50*time.Millisecond-spacingSlack(50*time.Millisecond), "start %d", i)
 			}
 		}
 		closeAll(t, a, b)
