@@ -256,7 +256,8 @@ func (g *gate) hasNews(h admission.HolderRef, confirmed uint64) bool {
 }
 
 // endWaits ends the waits of the holders that have news, except one that gets
-// them in the answer under way.
+// them in the answer under way, and of those that have nothing left to wait for:
+// an idle gate has no open update.
 func (g *gate) endWaits(except string) {
 	g.woken = g.s.TakeWoken(g.woken[:0])
 	for _, id := range g.woken {
@@ -264,19 +265,21 @@ func (g *gate) endWaits(except string) {
 			w.done = w.done || w.holder == id && id != except
 		}
 	}
-	open := g.waits[:0]
+	open, ended := g.waits[:0], []*openWait(nil)
 	for _, w := range g.waits {
-		if !w.done {
+		h, known := g.s.HolderByID(w.holder)
+		w.done = w.done || !known || !g.s.MayWait(h)
+		if w.done {
+			ended = append(ended, w)
+		} else {
 			open = append(open, w)
 		}
 	}
-	for i := len(open); i < len(g.waits); i++ {
-		g.waits[i] = nil
-	}
+	clear(g.waits[len(open):])
 	g.waits = open
-	for _, id := range g.woken {
-		if h, ok := g.s.HolderByID(id); ok {
-			g.s.SetWaiting(h, g.isWaiting(id))
+	for _, w := range ended {
+		if h, known := g.s.HolderByID(w.holder); known && !g.isWaiting(w.holder) {
+			g.s.SetWaiting(h, false)
 		}
 	}
 }

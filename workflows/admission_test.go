@@ -236,6 +236,26 @@ func TestAWaitEnds(t *testing.T) {
 	require.True(t, waited)
 }
 
+// TestAnIdleGateHasNoOpenWait: a holder with nothing left to wait for is let go.
+func TestAnIdleGateHasNoOpenWait(t *testing.T) {
+	g := newGateTest(t, policy.Gate{MaxInFlight: 1})
+	ended := false
+	g.at(time.Second, func() {
+		g.send(UpdateExchange, g.exchange("a", func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{acquire(1), acquire(2)} }), func(_ *contract.Answer, err error) { require.NoError(t, err) })
+		g.send(UpdateWait, &contract.Wait{Contract: ContractVersion, Holder: &contract.Holder{Id: "a", Generation: 1}, Confirmed: 1}, func(_ *contract.Answer, err error) {
+			require.NoError(t, err)
+			ended = true
+		})
+	})
+	g.at(2*time.Second, func() {
+		require.False(t, ended)
+		g.send(UpdateExchange, g.exchange("a", func(x *contract.Exchange) { x.Cancel = []*contract.Cancel{{Number: 2, Attempt: 1}} }), func(_ *contract.Answer, err error) { require.NoError(t, err) })
+	})
+	g.at(3*time.Second, func() { assert.True(t, ended); assert.False(t, g.status().Holders[0].Waiting) })
+	g.run(4 * time.Second)
+	require.True(t, ended)
+}
+
 // TestTimeAlone ends a lease that nobody gives back, a silent holder, and a
 // parked ticket.
 func TestTimeAlone(t *testing.T) {
