@@ -1,0 +1,7 @@
+//go:build race
+
+package e2e
+
+// raceDetector: the server in this process is ten times slower under it, and so
+// is every exchange. Timing is judged in the plain run.
+const raceDetector = true
