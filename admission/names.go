@@ -17,7 +17,10 @@ const (
 	numNames
 )
 
-// names is one of the tables: linear probing, at most half full.
+// names is one of the tables: linear probing, at most half full, and in the
+// order of Robin Hood: no entry is further from its home than the one that it
+// passed. So a gap closes at the next entry that is at home, which with numbers
+// in sequence is the next one.
 type names struct {
 	slots []nameSlot // a power of two of them; an entry is at the slot hash mod that, or soon after
 	used  int
@@ -62,12 +65,21 @@ func (t *names) home(hash uint32) uint32 { return hash & uint32(len(t.slots)-1) 
 // after is the slot to look at next.
 func (t *names) after(slot uint32) uint32 { return (slot + 1) & uint32(len(t.slots)-1) }
 
+// away is how far the entry in a slot is from its home.
+func (t *names) away(slot uint32) uint32 {
+	return (slot - t.home(t.slots[slot].hash)) & uint32(len(t.slots)-1)
+}
+
 func (t *names) insert(hash uint32, i int32) {
+	in, away := nameSlot{hash, i + 1}, uint32(0)
 	slot := t.home(hash)
-	for t.slots[slot].at != 0 {
-		slot = t.after(slot)
+	for ; t.slots[slot].at != 0; slot, away = t.after(slot), away+1 {
+		if there := t.away(slot); there < away {
+			in, t.slots[slot] = t.slots[slot], in
+			away = there
+		}
 	}
-	t.slots[slot] = nameSlot{hash, i + 1}
+	t.slots[slot] = in
 	t.used++
 }
 
@@ -77,12 +89,9 @@ func (t *names) remove(hash uint32, i int32) {
 	for t.slots[gap].at != i+1 {
 		gap = t.after(gap)
 	}
-	mask := uint32(len(t.slots) - 1)
-	for slot := t.after(gap); t.slots[slot].at != 0; slot = t.after(slot) {
-		if home := t.home(t.slots[slot].hash); (slot-home)&mask >= (slot-gap)&mask {
-			t.slots[gap] = t.slots[slot]
-			gap = slot
-		}
+	for next := t.after(gap); t.slots[next].at != 0 && t.away(next) > 0; next = t.after(next) {
+		t.slots[gap] = t.slots[next]
+		gap = next
 	}
 	t.slots[gap] = nameSlot{}
 	t.used--

@@ -1,0 +1,7 @@
+//go:build race
+
+package main
+
+// raceDetector: the embedded server is several times slower under it. Timing is
+// judged in the plain run.
+const raceDetector = true
