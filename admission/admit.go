@@ -93,12 +93,25 @@ func (s *Scheduler) earliest(e *entry, now Instant) Instant {
 	return t
 }
 
+// preload reads what the next admission and its release will need. In a long
+// queue that lies in memory that no cache holds; read now, while there is other
+// work, nobody waits for it.
+func (s *Scheduler) preload(next int32) {
+	if next == none {
+		return
+	}
+	e := &s.q.entries[next]
+	keys := &s.names[nameKey]
+	s.preloaded = e.arrival ^ uint64(e.startAt) ^ uint64(e.waits[0]) ^ uint64(keys.slots[keys.home(hashKey(&e.key))].hash)
+}
+
 // admit turns the ticket into a lease that starts at t.
 func (s *Scheduler) admit(i int32, t Instant) {
 	s.account(i, t)
 	s.head = none
 	s.q.dequeue(i)
 	s.queued--
+	s.preload(s.q.head)
 	e := &s.q.entries[i]
 	h := &s.holders[e.holder]
 	h.queued.remove(e, len(s.limits.Budgets))

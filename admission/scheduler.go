@@ -61,16 +61,17 @@ type Scheduler struct {
 	armed      Instant // when the next step is due, as last computed
 	learnUntil Instant
 
-	q        slab
-	due      dueHeap
-	names    [numNames]names
-	arrivals uint64
-	leases   uint64 // the last lease ID given out
-	counter  uint64 // state counter: transitions of exchanges
-	queued   int
-	parked   int
-	labels   int64 // bytes of all labels, for the bound on the state
-	notices  int   // in all outboxes, likewise
+	q         slab
+	due       dueHeap
+	names     [numNames]names
+	arrivals  uint64
+	leases    uint64 // the last lease ID given out
+	preloaded uint64 // see preload; means nothing
+	counter   uint64 // state counter: transitions of exchanges
+	queued    int
+	parked    int
+	labels    int64 // bytes of all labels, for the bound on the state
+	notices   int   // in all outboxes, likewise
 
 	holders    []holder // by index; free ones have an empty id
 	holderByID map[string]int32
