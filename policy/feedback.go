@@ -21,21 +21,29 @@ type Hint struct {
 	// Applied is Asked, but at most the gate's MaxCooldown; 0 where feedback is
 	// switched off.
 	Applied time.Duration
-	// Source is the header that decided, in lower case.
+	// Source is the header that decided, in lower case, or
+	// "body.error.details.retryDelay".
 	Source string
-	// Malformed are the headers, in lower case and each once, in the order in
+	// Malformed are the sources, in lower case and each once, in the order in
 	// which they were looked at, that could not be read. A header whose one
 	// line is malformed and whose other line counts is in both.
 	Malformed []string
 }
 
-// ReadHint reads how long a response asks its caller to stay away. It is pure:
-// now is the time of the response's arrival, and messages are never parsed.
+// ReadHint is [Gate.ReadHintBody] without a body.
+func (g *Gate) ReadHint(status int, header http.Header, now time.Time) Hint {
+	return g.ReadHintBody(status, header, nil, now)
+}
+
+// ReadHintBody reads how long a response asks its caller to stay away. It is
+// pure: now is the time of the response's arrival, and messages are never
+// parsed.
 //
 // Sources in order: retry-after-ms, x-ms-retry-after-ms (both milliseconds,
 // digits[.digits]), retry-after (RFC 9110, section 10.2.3: seconds or an HTTP
 // date; also a duration such as 1m30s), then the reset headers of exhausted
-// limits, the longest of them (families: see resetFamilies). The first
+// limits, the longest of them (families: see resetFamilies), then, with a
+// preset whose provider says it there, the body's structured delay. The first
 // valid one decides and what stands after it is not looked at; a malformed one
 // is reported and passed over. A plain number of at least 1e9 in retry-after or
 // in a reset is a Unix time in seconds, of at least 1e12 one in milliseconds.
@@ -44,17 +52,25 @@ type Hint struct {
 // else from now. A header sent twice, or a comma list of numbers, counts with
 // its largest value. Values are ASCII and at most 128 bytes; huge ones
 // saturate.
-func (g *Gate) ReadHint(status int, header http.Header, now time.Time) Hint {
+//
+// body is the beginning of the body; at most [Gate.BodyHintLimit] bytes of it
+// are looked at. nil is a body that nobody kept.
+func (g *Gate) ReadHintBody(status int, header http.Header, body []byte, now time.Time) Hint {
 	if !slices.Contains(g.overloadStatuses(), status) {
+		return Hint{} // most answers: nothing to take apart
+	}
+	r := newResponse(header, now)
+	if !g.isOverload(status, r) {
 		return Hint{}
 	}
+	r.malformed = nil // of what told whether it is one
 	h := Hint{Overload: true}
-	r := newResponse(header, now)
 	for _, look := range []source{
 		headerSource("retry-after-ms", parseMilliseconds),
 		headerSource("x-ms-retry-after-ms", parseMilliseconds),
 		headerSource("retry-after", parseRetryAfter),
 		g.resetSource,
+		g.bodySource(body),
 	} {
 		if asked, name, ok := look(r); ok {
 			h.HasHint, h.Asked, h.Source = true, asked, name
@@ -64,6 +80,23 @@ func (g *Gate) ReadHint(status int, header http.Header, now time.Time) Hint {
 	h.Malformed = r.malformed
 	h.Applied = min(h.Asked, g.Limits().MaxCooldown)
 	return h
+}
+
+// BodyHintLimit is how many bytes from the beginning of an overload's body
+// [Gate.ReadHintBody] looks at: 16 KiB with the preset gemini, else 0, and then
+// a body need not be kept. The bytes are those of the JSON, decompressed.
+func (g *Gate) BodyHintLimit() int { return g.preset().bodyLimit }
+
+// bodySource is the structured delay in the body, where the provider has one.
+func (g *Gate) bodySource(body []byte) source {
+	return func(r *response) (time.Duration, string, bool) {
+		p := g.preset()
+		if p.body == nil {
+			return 0, "", false
+		}
+		asked, ok := p.body(r, body[:min(len(body), p.bodyLimit)])
+		return asked, p.bodyName, ok
+	}
 }
 
 // source looks for a delay in one place of a response.
@@ -107,7 +140,15 @@ func (r *response) age() time.Duration {
 	return 0
 }
 
-// report notes that a header could not be read.
+// names reports whether the response has the header.
+func (r *response) names(header string) bool { return len(r.fields[header]) > 0 }
+
+// says reports whether every line of the header is the value.
+func (r *response) says(header, value string) bool {
+	return !slices.ContainsFunc(r.fields[header], func(line string) bool { return lowerASCII(trimmed(line)) != value })
+}
+
+// report notes that a source could not be read.
 func (r *response) report(name string) {
 	if !slices.Contains(r.malformed, name) {
 		r.malformed = append(r.malformed, name)

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"iter"
 	"math"
 	"strings"
 	"time"
@@ -56,14 +57,25 @@ func parseSecondsOrDuration(value string, base time.Time) (time.Duration, bool) 
 // spoils it.
 func parseList(value string, parse func(string) (time.Duration, bool)) (time.Duration, bool) {
 	longest := time.Duration(0)
-	for part := range strings.SplitSeq(value, ",") {
-		d, ok := parse(trimmed(part))
+	for part := range splitList(value) {
+		d, ok := parse(part)
 		if !ok {
 			return 0, false
 		}
 		longest = max(longest, d)
 	}
 	return longest, true
+}
+
+// splitList is the parts of a comma list, without the space around them.
+func splitList(value string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for part := range strings.SplitSeq(value, ",") {
+			if !yield(trimmed(part)) {
+				return
+			}
+		}
+	}
 }
 
 // parseSeconds reads digits[.digits]: seconds, or a Unix time where the number

@@ -376,16 +376,6 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-func (g *Gate) overloadStatuses() []int {
-	if len(g.OverloadStatuses) > 0 {
-		return g.OverloadStatuses
-	}
-	if p, known := presets[g.Preset]; known {
-		return p.overloadStatuses
-	}
-	return DefaultOverloadStatuses()
-}
-
 func (r *reader) overloadStatuses(at spot, g *Gate) {
 	items, ok := r.list(at, 200, "HTTP statuses")
 	if !ok {

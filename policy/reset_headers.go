@@ -1,49 +1,85 @@
 package policy
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
 )
 
+// family is one provider's way to name limits in headers.
+type family int
+
+const (
+	noFamily family = iota
+	openAIFamily
+	anthropicFamily
+	generalFamily
+)
+
 // limitHeaders names the headers of one limit of a provider. Empty: it has none.
 type limitHeaders struct {
+	family                                      family
 	limit, remaining, status, reset, resetAfter string
+	// window: one window of a limit whose overall status stands beside it.
+	window bool
 }
 
-// resetSource is the longest reset among the limits that are exhausted; on a
-// tie the first in the order of resetFamilies. A limit whose headers are
-// malformed is reported and passed over.
+// resetSource is the longest reset among the limits that an overload shows to
+// be exhausted.
 func (g *Gate) resetSource(r *response) (asked time.Duration, name string, ok bool) {
-	consider := func(d time.Duration, source string) {
-		if !ok || d > asked {
+	return g.longestReset(r, true)
+}
+
+// longestReset is the longest reset among the limits that are exhausted; on a
+// tie the first in the order of resetFamilies, the structured list and the
+// gate's own. A limit whose headers are malformed is reported and passed over.
+//
+// overload: something is exhausted, so a limit that has a reset and does not
+// say what remains is taken to be. An answer that succeeded must say so.
+func (g *Gate) longestReset(r *response, overload bool) (asked time.Duration, name string, ok bool) {
+	consider := func(d time.Duration, source string, found bool) {
+		if found && (!ok || d > asked) {
 			asked, name, ok = d, source, true
 		}
 	}
-	for _, l := range resetFamilies(r) {
-		if d, source, found := l.read(r); found {
-			consider(d, source)
-		}
+	for _, l := range resetFamilies(r, g.preset().family) {
+		consider(l.read(r, overload))
 	}
-	if d, found := r.structuredRateLimit(); found {
-		consider(d, structuredName)
-	}
+	d, found := r.structuredRateLimit(overload)
+	consider(d, structuredName, found)
 	for _, h := range g.ResetHeaders {
-		l := limitHeaders{limit: lowerASCII(h.Limit), remaining: lowerASCII(h.Remaining), reset: lowerASCII(h.Reset)}
-		if d, source, found := l.read(r); found {
-			consider(d, source)
-		}
+		consider(namedLimit(h).read(r, overload))
 	}
 	return asked, name, ok
 }
 
-// resetFamilies are the limits that are known by name, in order: OpenAI's (also
-// Azure, Groq and others), Anthropic's, the general ones of GitHub, Twitter,
-// Discord and Reddit, and those of the IETF draft.
-func resetFamilies(r *response) []limitHeaders {
+// anyUsedUp reports whether a limit has nothing remaining, whatever is said of
+// its reset.
+func (g *Gate) anyUsedUp(r *response) bool {
+	limits := resetFamilies(r, g.preset().family)
+	for _, h := range g.ResetHeaders {
+		limits = append(limits, namedLimit(h))
+	}
+	if slices.ContainsFunc(limits, func(l limitHeaders) bool { return l.usedUp(r) }) {
+		return true
+	}
+	_, found := r.structuredRateLimit(false)
+	return found
+}
+
+func namedLimit(h ResetHeader) limitHeaders {
+	return limitHeaders{limit: lowerASCII(h.Limit), remaining: lowerASCII(h.Remaining), reset: lowerASCII(h.Reset)}
+}
+
+// resetFamilies are the limits that are known by name, in order: the first
+// family, then OpenAI's (also Azure, Groq and others), Anthropic's, the general
+// ones of GitHub, Twitter, Discord and Reddit, and those of the IETF draft.
+func resetFamilies(r *response, first family) []limitHeaders {
 	var limits []limitHeaders
 	for _, unit := range openAIUnits(r) {
 		limits = append(limits, limitHeaders{
+			family:     openAIFamily,
 			limit:      openAIPrefix + "limit-" + unit,
 			remaining:  openAIPrefix + "remaining-" + unit,
 			reset:      openAIPrefix + "reset-" + unit,
@@ -52,16 +88,26 @@ func resetFamilies(r *response) []limitHeaders {
 	}
 	for _, unit := range []string{"requests", "tokens", "input-tokens", "output-tokens"} {
 		prefix := "anthropic-ratelimit-" + unit + "-"
-		limits = append(limits, limitHeaders{limit: prefix + "limit", remaining: prefix + "remaining", reset: prefix + "reset", resetAfter: prefix + "reset-after"})
+		limits = append(limits, limitHeaders{family: anthropicFamily, limit: prefix + "limit", remaining: prefix + "remaining", reset: prefix + "reset", resetAfter: prefix + "reset-after"})
 	}
 	for _, window := range []string{"", "-5h", "-7d"} {
 		prefix := "anthropic-ratelimit-unified" + window + "-"
-		limits = append(limits, limitHeaders{status: prefix + "status", reset: prefix + "reset", resetAfter: prefix + "reset-after"})
+		limits = append(limits, limitHeaders{family: anthropicFamily, status: prefix + "status", reset: prefix + "reset", resetAfter: prefix + "reset-after", window: window != ""})
 	}
 	for _, prefix := range []string{"x-ratelimit-", "x-rate-limit-", "ratelimit-"} {
-		limits = append(limits, limitHeaders{limit: prefix + "limit", remaining: prefix + "remaining", reset: prefix + "reset", resetAfter: prefix + "reset-after"})
+		limits = append(limits, limitHeaders{family: generalFamily, limit: prefix + "limit", remaining: prefix + "remaining", reset: prefix + "reset", resetAfter: prefix + "reset-after"})
+	}
+	if first != noFamily {
+		slices.SortStableFunc(limits, func(a, b limitHeaders) int { return cmp.Compare(rank(a, first), rank(b, first)) })
 	}
 	return limits
+}
+
+func rank(l limitHeaders, first family) int {
+	if l.family == first {
+		return 0
+	}
+	return 1
 }
 
 const openAIPrefix = "x-ratelimit-"
@@ -83,8 +129,8 @@ func openAIUnits(r *response) []string {
 }
 
 // read is the delay until the limit resets, where it is exhausted.
-func (l limitHeaders) read(r *response) (time.Duration, string, bool) {
-	if !l.exhausted(r) {
+func (l limitHeaders) read(r *response, overload bool) (time.Duration, string, bool) {
+	if !l.exhausted(r, overload) {
 		return 0, "", false
 	}
 	for _, name := range []string{l.resetAfter, l.reset} {
@@ -98,23 +144,35 @@ func (l limitHeaders) read(r *response) (time.Duration, string, bool) {
 	return 0, "", false
 }
 
-// exhausted: the status says rejected, or nothing remains, or there is a reset
-// and nothing else to go by.
-func (l limitHeaders) exhausted(r *response) bool {
-	if len(r.fields[l.reset]) == 0 && len(r.fields[l.resetAfter]) == 0 {
+// exhausted: the status says rejected, or nothing remains, or, of an overload,
+// there is a reset and nothing else to go by. Of an answer that succeeded the
+// overall status counts alone: a window that is used up did not stop it.
+func (l limitHeaders) exhausted(r *response, overload bool) bool {
+	if !r.names(l.reset) && !r.names(l.resetAfter) {
 		return false // nothing to wait for
 	}
-	if lines := r.fields[l.status]; len(lines) > 0 {
-		return slices.ContainsFunc(lines, func(s string) bool { return lowerASCII(trimmed(s)) == "rejected" })
+	if !overload {
+		return !l.window && l.usedUp(r)
 	}
-	if len(r.fields[l.remaining]) == 0 {
+	if !r.names(l.status) && !r.names(l.remaining) {
 		return true
 	}
-	remaining, ok := largest(r, l.remaining, parseRemaining, lessRemaining)
+	return l.usedUp(r)
+}
+
+// usedUp: the status says rejected, or what remains is said to be nothing.
+func (l limitHeaders) usedUp(r *response) bool {
+	if r.names(l.status) {
+		return slices.ContainsFunc(r.fields[l.status], func(s string) bool { return lowerASCII(trimmed(s)) == "rejected" })
+	}
+	if !r.names(l.remaining) {
+		return false
+	}
+	left, ok := largest(r, l.remaining, parseRemaining, lessRemaining)
 	if !ok {
 		return false // reported
 	}
-	return remaining != someLeft && !(remaining == minusOne && l.unlimited(r))
+	return left != someLeft && !(left == minusOne && l.unlimited(r))
 }
 
 // unlimited: a limit of -1 with -1 remaining is how some servers say "none".
@@ -138,8 +196,7 @@ func lessRemaining(a, b remaining) bool { return a < b }
 // counts.
 func parseRemaining(value string, _ time.Time) (remaining, bool) {
 	most := belowZero
-	for part := range strings.SplitSeq(value, ",") {
-		part = trimmed(part)
+	for part := range splitList(value) {
 		number, negative := strings.CutPrefix(part, "-")
 		whole, fraction, ok := splitNumber(number)
 		if !ok {
@@ -168,20 +225,25 @@ const structuredName = "ratelimit"
 // longestList bounds a RateLimit line, in bytes.
 const longestList = 1024
 
-// structuredRateLimit is the longest t among the items with nothing remaining.
-func (r *response) structuredRateLimit() (longest time.Duration, found bool) {
+// structuredRateLimit is the longest t among the items with nothing remaining;
+// of an overload also among those that do not say.
+func (r *response) structuredRateLimit(overload bool) (longest time.Duration, found bool) {
 	for _, line := range r.fields[structuredName] {
 		items, ok := parseItems(trimmed(line))
 		if !ok {
 			r.report(structuredName)
 			continue
 		}
-		for _, parameters := range items {
-			reset, hasReset := parameters["t"]
+		for _, i := range items {
+			reset, hasReset := i.parameters["t"]
 			if !hasReset {
 				continue // nothing to wait for
 			}
-			if left, has := parameters["r"]; has {
+			left, has := i.parameters["r"]
+			if !has && !overload {
+				continue
+			}
+			if has {
 				n, ok := parseRemaining(left, r.base)
 				if !ok {
 					r.report(structuredName)
@@ -201,15 +263,21 @@ func (r *response) structuredRateLimit() (longest time.Duration, found bool) {
 	return longest, found
 }
 
-// parseItems reads a structured list as far as RateLimit needs it: items that
-// are strings or tokens, with parameters. It gives the parameters of each.
-func parseItems(s string) ([]map[string]string, bool) {
+// item is an item of a structured list.
+type item struct {
+	value      string
+	parameters map[string]string
+}
+
+// parseItems reads a structured list as far as RateLimit and RateLimit-Policy
+// need it: items that are strings, tokens or numbers, with parameters.
+func parseItems(s string) ([]item, bool) {
 	if s == "" || len(s) > longestList || !isASCII(s) {
 		return nil, false
 	}
-	var items []map[string]string
+	var items []item
 	for {
-		_, rest, ok := parseBareItem(s)
+		value, rest, ok := parseBareItem(s)
 		if !ok {
 			return nil, false
 		}
@@ -230,7 +298,7 @@ func parseItems(s string) ([]map[string]string, bool) {
 			}
 			parameters[key] = value // RFC 9651, section 4.2.3.2: the last one counts
 		}
-		items = append(items, parameters)
+		items = append(items, item{value, parameters})
 		if rest = trimmed(rest); rest == "" {
 			return items, true
 		}
