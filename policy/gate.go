@@ -190,9 +190,8 @@ func (g Gate) Limits() admission.Limits {
 }
 
 // Hash is 16 hexadecimal digits that two gates share exactly when everything
-// that the gate or its holders enforce is the same: all but Preset,
-// Activities, Exclude and Revision, with rates in lowest terms. (A preset
-// counts by what it sets.)
+// that the gate or its holders enforce is the same: all but Activities,
+// Exclude and Revision, with rates in lowest terms.
 func (g Gate) Hash() string {
 	g = g.canonical()
 	enforced := mapping{}

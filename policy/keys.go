@@ -83,7 +83,7 @@ var gateKeys = []key{
 			g.Name, _ = r.text(at, nameAllowed, validName)
 		},
 		value: func(g *Gate) any { return given(g.Name) }},
-	{name: "preset", local: true,
+	{name: "preset",
 		read: func(r *reader, at spot, g *Gate) {
 			g.Preset, _ = r.word(at, presetNames...)
 		},
