@@ -47,7 +47,7 @@ func (s *Scheduler) first() int32 {
 // it if that can't be before its deadline. It reports whether the head has gone.
 func (s *Scheduler) admitHead(i int32, now Instant) bool {
 	e := &s.q.entries[i]
-	t := s.earliest(e, now)
+	t := s.earliest(i, now)
 	start := t
 	if s.limits.Pacing.Spaced() {
 		start = max(t, now.Add(s.holders[e.holder].delivery))
@@ -74,20 +74,20 @@ func (s *Scheduler) held(e *entry, now Instant) bool {
 }
 
 func (s *Scheduler) capExceeded(e *entry) bool {
-	return s.limits.MaxInFlight > 0 && s.inUse+e.weight > s.limits.MaxInFlight
+	return s.limits.MaxInFlight > 0 && s.inUse+int64(e.weight) > s.limits.MaxInFlight
 }
 
 // earliest is the first instant, from now on, at which cooldown, pacing and
 // budgets let the head pass as things stand.
-func (s *Scheduler) earliest(e *entry, now Instant) Instant {
+func (s *Scheduler) earliest(i int32, now Instant) Instant {
 	// Whoever was admitted ahead still stands before it until then.
 	t := max(now, s.lastStart, s.cool.until, s.rampUntil())
 	if r := s.limits.Pacing; !r.IsZero() {
 		t = max(t, Instant(s.pacing.admissible(1, r).ceil()))
 	}
 	for b := range s.limits.Budgets {
-		if e.cost[b] > 0 {
-			t = max(t, Instant(s.budgets[b].admissible(e.cost[b], s.limits.Budgets[b].Rate).ceil()))
+		if cost := s.q.costs[i][b]; cost > 0 {
+			t = max(t, Instant(s.budgets[b].admissible(cost, s.limits.Budgets[b].Rate).ceil()))
 		}
 	}
 	return t
@@ -102,7 +102,7 @@ func (s *Scheduler) preload(next int32) {
 	}
 	e := &s.q.entries[next]
 	keys := &s.names[nameKey]
-	s.preloaded = e.arrival ^ uint64(e.startAt) ^ uint64(e.waits[0]) ^ uint64(keys.slots[keys.home(hashKey(&e.key))].hash)
+	s.preloaded = e.arrival ^ uint64(e.startAt) ^ uint64(keys.slots[keys.home(hashKey(&e.key))].hash)
 }
 
 // admit turns the ticket into a lease that starts at t.
@@ -114,22 +114,22 @@ func (s *Scheduler) admit(i int32, t Instant) {
 	s.preload(s.q.head)
 	e := &s.q.entries[i]
 	h := &s.holders[e.holder]
-	h.queued.remove(e, len(s.limits.Budgets))
+	h.queued.remove(&s.q.costs[i], len(s.limits.Budgets))
 	h.leased++
 	s.leases++
 	if r := s.limits.Pacing; !r.IsZero() {
 		s.pacing.take(t, 1, r)
 	}
 	for b := range s.limits.Budgets {
-		if e.cost[b] > 0 {
-			s.budgets[b].take(t, s.leases, e.cost[b], s.limits.Budgets[b].Rate)
+		if cost := s.q.costs[i][b]; cost > 0 {
+			s.budgets[b].take(t, s.leases, cost, s.limits.Budgets[b].Rate)
 		}
 	}
 	s.cool.ramped(t)
 	e.state, e.lease, e.startAt, e.expires = entryLeased, s.leases, t, t.Add(s.limits.MaxHold)
 	e.generation++
-	s.link(nameLease, i)
-	s.inUse += e.weight
+	s.names[nameLease].put(hashLease(e.lease), i)
+	s.inUse += int64(e.weight)
 	s.lastStart = t
 	s.Counters.Admissions++
 	s.schedule(i)
@@ -169,7 +169,7 @@ func (s *Scheduler) nextWake() Instant {
 	if !s.held(e, s.now) {
 		// Half a look-ahead of lead: each wake-up then admits half a
 		// look-ahead's worth, rather than one ticket at a time.
-		wake = min(wake, max(s.now, s.earliest(e, s.now).Add(-s.ahead()/2)))
+		wake = min(wake, max(s.now, s.earliest(i, s.now).Add(-s.ahead()/2)))
 	}
 	return wake
 }

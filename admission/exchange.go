@@ -272,31 +272,32 @@ func (s *Scheduler) presentLease(now Instant, h HolderRef, p *Present) {
 	if owner := s.byKey(&p.Key); owner != none && s.q.entries[owner].state == entryQueued && s.q.entries[owner].attempt <= p.Attempt {
 		s.supersede(owner)
 	}
-	var cost [MaxBudgets]int64
+	var cost costs
 	if s.costs(&p.Request, 1, &cost).Kind != 0 {
-		cost = [MaxBudgets]int64{}
+		cost = costs{}
 	}
 	i := s.q.alloc()
 	s.arrivals++
 	s.leases = max(s.leases, p.Lease)
 	e := &s.q.entries[i]
 	*e = entry{
-		key: p.Key, label: cut(p.Label), number: p.Number, arrival: s.arrivals, weight: max(p.Weight, 1),
-		cost: cost, arrivedAt: now, accounted: now, attempt: p.Attempt, hold: p.Hold, holder: int32(h),
+		key: p.Key, number: p.Number, arrival: s.arrivals, weight: int32(max(p.Weight, 1)),
+		arrivedAt: now, accounted: now, attempt: p.Attempt, hold: p.Hold, holder: int32(h),
 		state: entryLeased, lease: p.Lease, generation: max(p.Generation, 1), presented: true, startAt: min(p.StartAt, now.Add(s.ahead())),
-		due: none, next: none, prev: none,
+		due: none, next: none, prev: none, waits: none,
 	}
 	e.expires = e.startAt.Add(s.limits.MaxHold)
 	for b := range s.limits.Budgets {
 		if rate := s.limits.Budgets[b].Rate; cost[b] > 0 {
-			e.cost[b] = min(cost[b], rate.Burst)
-			s.budgets[b].take(e.startAt, s.leases+1, e.cost[b], rate) // all leases see it
+			cost[b] = min(cost[b], rate.Burst)
+			s.budgets[b].take(e.startAt, s.leases+1, cost[b], rate) // all leases see it
 		}
 	}
-	s.labels += int64(len(e.label))
-	s.inUse += e.weight
-	s.link(nameLease, i)
-	s.link(nameNumber, i)
+	s.q.costs[i], s.q.labels[i] = cost, cut(p.Label)
+	s.labels += int64(len(s.q.labels[i]))
+	s.inUse += int64(e.weight)
+	s.names[nameLease].put(hashLease(e.lease), i)
+	s.number(i)
 	if s.byKey(&e.key) == none {
 		s.own(i)
 	}

@@ -34,21 +34,21 @@ type holder struct {
 // tally sums a holder's queued tickets.
 type tally struct {
 	tickets int64
-	cost    [MaxBudgets]int64
+	cost    costs
 }
 
 // No sum overflows: MaxQueueBound tickets of at most MaxRateLimit each.
-func (t *tally) add(e *entry, budgets int) {
+func (t *tally) add(cost *costs, budgets int) {
 	t.tickets++
 	for b := range budgets {
-		t.cost[b] += e.cost[b]
+		t.cost[b] += cost[b]
 	}
 }
 
-func (t *tally) remove(e *entry, budgets int) {
+func (t *tally) remove(cost *costs, budgets int) {
 	t.tickets--
 	for b := range budgets {
-		t.cost[b] -= e.cost[b]
+		t.cost[b] -= cost[b]
 	}
 }
 

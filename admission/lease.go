@@ -70,7 +70,7 @@ const maxOverrun = 10
 // settle replaces what was reserved by what was used.
 func (s *Scheduler) settle(i int32, now Instant, actual []UnitCost) {
 	e := &s.q.entries[i]
-	var used [MaxBudgets]int64
+	var used costs
 	var named [MaxBudgets]bool
 	for _, a := range actual {
 		if b := s.unit(a.Unit); b >= 0 && a.N >= 0 {
@@ -82,7 +82,7 @@ func (s *Scheduler) settle(i int32, now Instant, actual []UnitCost) {
 			continue
 		}
 		rate := s.limits.Budgets[b].Rate
-		switch reserved := e.cost[b]; {
+		switch reserved := s.q.costs[i][b]; {
 		case used[b] < reserved && !e.presented:
 			s.budgets[b].give(now, e.lease, s.leases, reserved-used[b], rate)
 		case used[b] > reserved:
@@ -98,8 +98,8 @@ func (s *Scheduler) refund(i int32, now Instant) {
 		return
 	}
 	for b := range s.limits.Budgets {
-		if e.cost[b] > 0 {
-			s.budgets[b].give(now, e.lease, s.leases, e.cost[b], s.limits.Budgets[b].Rate)
+		if cost := s.q.costs[i][b]; cost > 0 {
+			s.budgets[b].give(now, e.lease, s.leases, cost, s.limits.Budgets[b].Rate)
 		}
 	}
 }
@@ -135,14 +135,14 @@ func (s *Scheduler) requeue(i int32, now Instant) bool {
 	e.accounted = max(now, e.accounted)
 	s.q.enqueue(i)
 	s.queued++
-	h.queued.add(e, len(s.limits.Budgets))
+	h.queued.add(&s.q.costs[i], len(s.limits.Budgets))
 	s.schedule(i)
 	owner := s.byKey(&e.key)
 	if owner != none && owner != i {
 		s.supersede(i)
 		return false
 	}
-	if refusal := s.neverAdmissible(e.weight, &e.cost); refusal.Kind != 0 {
+	if refusal := s.neverAdmissible(int64(e.weight), &s.q.costs[i]); refusal.Kind != 0 {
 		s.refuse(HolderRef(e.holder), e.number, refusal)
 		s.drop(i)
 		return false
@@ -155,8 +155,8 @@ func (s *Scheduler) requeue(i int32, now Instant) bool {
 
 // freePlace gives a lease's place to others.
 func (s *Scheduler) freePlace(e *entry, i int32) {
-	s.unlink(nameLease, i)
-	s.inUse -= e.weight
+	s.names[nameLease].remove(hashLease(e.lease), i)
+	s.inUse -= int64(e.weight)
 	if s.leased() == 0 {
 		for b := range s.limits.Budgets {
 			s.budgets[b].lows = s.budgets[b].lows[:0] // nobody is left to settle
@@ -173,6 +173,6 @@ func (s *Scheduler) move(i int32, h HolderRef, r *Request) {
 	e.holder, e.number, e.attempt = int32(h), r.Number, r.Attempt
 	e.generation++
 	s.holders[h].leased++
-	s.link(nameNumber, i)
+	s.number(i)
 	s.grantNotice(i)
 }

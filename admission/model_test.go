@@ -605,7 +605,7 @@ func (m *model) checkTallies() error {
 				parked++
 			}
 			if e.holder != none {
-				tallies[e.holder].add(e, MaxBudgets)
+				tallies[e.holder].add(&s.q.costs[i], MaxBudgets)
 			}
 		case entryLeased:
 			leased++
@@ -616,7 +616,7 @@ func (m *model) checkTallies() error {
 		if e.holder != none && s.byNumber(HolderRef(e.holder), e.number) != int32(i) {
 			return fmt.Errorf("ticket %d of holder %d is not to be found", e.number, e.holder)
 		}
-		labels += int64(len(e.label))
+		labels += int64(len(s.q.labels[i]))
 		if at := s.dueAt(e); at != 0 {
 			chained++
 			if s.due[e.due].i != int32(i) || s.due[e.due].at != at {

@@ -47,16 +47,6 @@ func hashNumber(number uint64, holder int32) uint32 {
 
 func hashLease(lease uint64) uint32 { return hashNumber(lease, 0) }
 
-func (e *entry) hash(name int) uint32 {
-	switch name {
-	case nameKey:
-		return hashKey(&e.key)
-	case nameNumber:
-		return hashNumber(e.number, e.holder)
-	}
-	return hashLease(e.lease)
-}
-
 func newNames(slots int) names { return names{slots: make([]nameSlot, slots)} }
 
 // home is where to begin to look.
@@ -70,6 +60,29 @@ func (t *names) away(slot uint32) uint32 {
 	return (slot - t.home(t.slots[slot].hash)) & uint32(len(t.slots)-1)
 }
 
+// put makes the entry findable under a hash.
+func (t *names) put(hash uint32, i int32) {
+	if 2*t.used >= len(t.slots) {
+		t.grow()
+	}
+	t.used++
+	if slot := &t.slots[t.home(hash)]; slot.at == 0 {
+		*slot = nameSlot{hash, i + 1}
+		return
+	}
+	t.insert(hash, i)
+}
+
+func (t *names) grow() {
+	old := t.slots
+	t.slots = make([]nameSlot, 2*len(old))
+	for _, was := range old {
+		if was.at != 0 {
+			t.insert(was.hash, was.at-1)
+		}
+	}
+}
+
 func (t *names) insert(hash uint32, i int32) {
 	in, away := nameSlot{hash, i + 1}, uint32(0)
 	slot := t.home(hash)
@@ -80,7 +93,6 @@ func (t *names) insert(hash uint32, i int32) {
 		}
 	}
 	t.slots[slot] = in
-	t.used++
 }
 
 // remove takes out an entry that is in the table, and closes the gap.
@@ -97,22 +109,11 @@ func (t *names) remove(hash uint32, i int32) {
 	t.used--
 }
 
-// link makes the entry findable under its name.
-func (s *Scheduler) link(name int, i int32) {
-	t := &s.names[name]
-	if 2*t.used >= len(t.slots) {
-		bigger := newNames(2 * len(t.slots))
-		for _, was := range t.slots {
-			if was.at != 0 {
-				bigger.insert(was.hash, was.at-1)
-			}
-		}
-		*t = bigger
-	}
-	t.insert(s.q.entries[i].hash(name), i)
+// number makes the entry its holder's ticket of that number.
+func (s *Scheduler) number(i int32) {
+	e := &s.q.entries[i]
+	s.names[nameNumber].put(hashNumber(e.number, e.holder), i)
 }
-
-func (s *Scheduler) unlink(name int, i int32) { s.names[name].remove(s.q.entries[i].hash(name), i) }
 
 // byKey finds the ticket that owns a key, or none.
 func (s *Scheduler) byKey(k *Key) int32 {
@@ -161,14 +162,15 @@ func (s *Scheduler) leased() int { return s.names[nameLease].used }
 
 // own makes the entry the one that its key stands for.
 func (s *Scheduler) own(i int32) {
-	s.link(nameKey, i)
-	s.q.entries[i].owner = true
+	e := &s.q.entries[i]
+	s.names[nameKey].put(hashKey(&e.key), i)
+	e.owner = true
 }
 
 // disinherit lets another entry have the key.
 func (s *Scheduler) disinherit(i int32) {
 	if e := &s.q.entries[i]; e.owner {
-		s.unlink(nameKey, i)
+		s.names[nameKey].remove(hashKey(&e.key), i)
 		e.owner = false
 	}
 }

@@ -68,37 +68,42 @@ const (
 // refused as misuse. What becomes of the tickets it has is still told.
 const maxOutbox = 20_000
 
-func (s *Scheduler) notice(i int32, n Notice) {
+// notice adds one for a holder; the caller fills it in.
+func (s *Scheduler) notice(i int32, kind NoticeKind, ticket uint64) *Notice {
 	h := &s.holders[i]
 	h.noticed++
-	n.N = h.noticed
-	h.outbox = append(h.outbox, n)
+	h.outbox = append(h.outbox, Notice{})
 	s.notices++
 	s.wake(i)
+	n := &h.outbox[len(h.outbox)-1]
+	n.N, n.Kind, n.Ticket = h.noticed, kind, ticket
+	return n
 }
 
 func (s *Scheduler) refuse(h HolderRef, number uint64, r Refusal) {
 	s.Counters.Refusals[r.Kind]++
-	s.notice(int32(h), Notice{Kind: NoticeRefusal, Ticket: number, Refusal: r})
+	s.notice(int32(h), NoticeRefusal, number).Refusal = r
 }
 
 func (s *Scheduler) revoke(i int32, cause RevokeCause) {
 	e := &s.q.entries[i]
-	s.notice(e.holder, Notice{Kind: NoticeRevoked, Ticket: e.number, Lease: e.lease, Generation: e.generation, Revoked: cause})
+	n := s.notice(e.holder, NoticeRevoked, e.number)
+	n.Lease, n.Generation, n.Revoked = e.lease, e.generation, cause
 }
 
 func (s *Scheduler) grantNotice(i int32) {
 	e := &s.q.entries[i]
-	var window time.Duration
+	n := s.notice(e.holder, NoticeGrant, e.number)
+	n.Lease, n.Generation, n.StartAt = e.lease, e.generation, e.startAt
 	switch {
 	case e.handBacks >= 3:
-		window = -1
+		n.Window = -1
 	case e.handBacks == 2:
-		window = 2 * s.limits.StartWindow
+		n.Window = 2 * s.limits.StartWindow
 	}
-	s.notice(e.holder, Notice{
-		Kind: NoticeGrant, Ticket: e.number, Lease: e.lease, Generation: e.generation, StartAt: e.startAt, Window: window, Waits: e.waits,
-	})
+	if e.waits != none {
+		n.Waits = s.q.waits[e.waits]
+	}
 }
 
 // Notices returns what the holder has not confirmed, oldest first. The slice is

@@ -14,40 +14,46 @@ const (
 const none int32 = -1
 
 // entry is a ticket and, once admitted, its lease. Entries live in one slab
-// and are linked by index, so the steady state allocates nothing.
+// and are linked by index, so the steady state allocates nothing. In a long
+// queue each comes from memory that no cache holds: an entry is two cache
+// lines, and what not every admission reads stands beside it in the slab.
 type entry struct {
-	key     Key
-	number  uint64 // the holder's own small integer for the ticket
-	lease   uint64
-	holder  int32 // index into holders; none: parked
-	next    int32 // in the queue, or in the free list
-	prev    int32
-	due     int32 // position in the due heap; none: not there
-	attempt int32
+	key       Key
+	number    uint64 // the holder's own small integer for the ticket
+	arrival   uint64
+	holder    int32 // index into holders; none: parked
+	next      int32 // in the queue, or in the free list
+	prev      int32
+	due       int32 // position in the due heap; none: not there
+	weight    int32 // at most MaxInFlightBound
+	attempt   int32
+	state     entryState
+	hold      Hold
+	handBacks uint8 // for lateness
+	owner     bool  // its key stands for it
+	presented bool  // the lease is known from its holder alone, see presentLease
 
+	arrivedAt  Instant
+	deadline   Instant // of the queue; 0: none
+	parkedAt   Instant // 0: not parked
+	accounted  Instant // up to where its waits are filled
+	lease      uint64
+	startAt    Instant // of the lease
+	expires    Instant
 	generation uint32 // of the lease; grows when it is granted or moves
-	state      entryState
-	hold       Hold
-	handBacks  uint8 // for lateness
-	owner      bool  // its key stands for it
-	presented  bool  // the lease is known from its holder alone, see presentLease
-	arrival    uint64
-	weight     int64
-	label      string
-
-	arrivedAt Instant
-	deadline  Instant // of the queue; 0: none
-	parkedAt  Instant // 0: not parked
-	startAt   Instant // of the lease
-	expires   Instant
-	accounted Instant // up to where waits is filled
-	waits     Waits
-	cost      [MaxBudgets]int64 // in the order of Limits.Budgets
+	waits      int32  // index into the slab's; none: it has not waited yet
 }
+
+// costs is what a ticket takes of each budget, in the order of Limits.Budgets.
+type costs [MaxBudgets]int64
 
 // slab holds the entries and the queue threaded through them.
 type slab struct {
 	entries    []entry
+	labels     []string // of the entry with the same index, as are costs
+	costs      []costs
+	waits      []Waits // of the entries that have waited
+	freeWaits  []int32
 	free       int32
 	head, tail int32
 }
@@ -61,13 +67,42 @@ func (q *slab) alloc() int32 {
 		return i
 	}
 	q.entries = append(q.entries, entry{})
+	q.labels = append(q.labels, "")
+	q.costs = append(q.costs, costs{})
 	return int32(len(q.entries) - 1)
 }
 
 func (q *slab) release(i int32) {
 	e := &q.entries[i]
-	e.state, e.label, e.holder, e.next = entryFree, "", none, q.free
+	if e.waits != none {
+		q.freeWaits = append(q.freeWaits, e.waits)
+	}
+	e.state, e.waits, e.holder, e.next = entryFree, none, none, q.free
+	q.labels[i] = ""
 	q.free = i
+}
+
+// waited is how long the entry has waited.
+func (q *slab) waited(i int32) Waits {
+	if at := q.entries[i].waits; at != none {
+		return q.waits[at]
+	}
+	return Waits{}
+}
+
+// waiting is the account of an entry that waits.
+func (q *slab) waiting(i int32) *Waits {
+	e := &q.entries[i]
+	if e.waits == none {
+		if n := len(q.freeWaits); n > 0 {
+			e.waits, q.freeWaits = q.freeWaits[n-1], q.freeWaits[:n-1]
+			q.waits[e.waits] = Waits{}
+		} else {
+			e.waits = int32(len(q.waits))
+			q.waits = append(q.waits, Waits{})
+		}
+	}
+	return &q.waits[e.waits]
 }
 
 // enqueue puts an entry where its arrival belongs. New tickets go to the tail

@@ -18,7 +18,7 @@ func (s *Scheduler) SetLimits(now Instant, limits Limits) error {
 	for i := s.q.head; i != none; {
 		e := &s.q.entries[i]
 		next := e.next
-		if refusal := s.neverAdmissible(e.weight, &e.cost); refusal.Kind != 0 {
+		if refusal := s.neverAdmissible(int64(e.weight), &s.q.costs[i]); refusal.Kind != 0 {
 			if e.holder != none {
 				s.refuse(HolderRef(e.holder), e.number, refusal)
 			}
@@ -51,18 +51,27 @@ func (s *Scheduler) rebase(now Instant, old *Limits) {
 		if e.state == entryFree {
 			continue
 		}
-		was, waited := e.cost, e.waits
-		e.cost = [MaxBudgets]int64{}
-		clear(e.waits[WaitBudget:])
+		was := s.q.costs[i]
+		s.q.costs[i] = costs{}
+		for o := range old.Budgets {
+			if b := to[o]; b >= 0 {
+				s.q.costs[i][b] = was[o]
+			}
+		}
+		if e.state == entryQueued && e.holder != none {
+			s.holders[e.holder].queued.add(&s.q.costs[i], len(s.limits.Budgets))
+		}
+	}
+	for i := range s.q.waits {
+		waits := &s.q.waits[i]
+		was := *waits
+		clear(waits[WaitBudget:])
 		for o := range old.Budgets {
 			wait := WaitPacing // of a budget that is gone
 			if b := to[o]; b >= 0 {
-				e.cost[b], wait = was[o], WaitBudget+Wait(b)
+				wait = WaitBudget + Wait(b)
 			}
-			e.waits[wait] += waited[int(WaitBudget)+o]
-		}
-		if e.state == entryQueued && e.holder != none {
-			s.holders[e.holder].queued.add(e, len(s.limits.Budgets))
+			waits[wait] += was[int(WaitBudget)+o]
 		}
 	}
 }

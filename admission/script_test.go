@@ -491,7 +491,7 @@ func (sc *script) state() {
 		if e.holder == none {
 			owner = "parked "
 		}
-		queue = append(queue, owner+e.label)
+		queue = append(queue, owner+sc.s.q.labels[i])
 	}
 	if len(queue) > 12 {
 		queue = append(queue[:12], fmt.Sprint("and ", len(queue)-12, " more"))

@@ -176,14 +176,18 @@ func Restore(data []byte) (*Scheduler, error) {
 }
 
 func (s *Scheduler) restoreEntry(r *reader, state entryState) error {
-	e, owner, head := r.entry()
-	if r.failed || !s.plausible(&e, state, owner, head) {
+	n := r.entry()
+	e := n.entry
+	if r.failed || !s.plausible(&n, state) {
 		return fmt.Errorf("%w: ticket %x", ErrBadSnapshot, e.key)
 	}
 	i := s.q.alloc()
-	e.due, e.next, e.prev, e.state = none, none, none, state
-	s.q.entries[i] = e
-	s.labels += int64(len(e.label))
+	e.due, e.next, e.prev, e.waits, e.weight, e.state = none, none, none, none, int32(n.weight), state
+	s.q.entries[i], s.q.labels[i], s.q.costs[i] = e, n.label, n.cost
+	if n.waited != (Waits{}) {
+		*s.q.waiting(i) = n.waited
+	}
+	s.labels += int64(len(n.label))
 	if state == entryQueued {
 		s.q.enqueue(i)
 		s.queued++
@@ -191,22 +195,22 @@ func (s *Scheduler) restoreEntry(r *reader, state entryState) error {
 			s.parked++
 		}
 	} else {
-		s.link(nameLease, i)
-		s.inUse += e.weight
+		s.names[nameLease].put(hashLease(e.lease), i)
+		s.inUse += n.weight
 	}
 	if e.holder != none {
-		s.link(nameNumber, i)
+		s.number(i)
 		h := &s.holders[e.holder]
 		if state == entryQueued {
-			h.queued.add(&s.q.entries[i], len(s.limits.Budgets))
+			h.queued.add(&n.cost, len(s.limits.Budgets))
 		} else {
 			h.leased++
 		}
 	}
-	if owner {
+	if n.owns {
 		s.own(i)
 	}
-	if head {
+	if n.head {
 		s.head = i
 	}
 	s.schedule(i)
@@ -214,7 +218,7 @@ func (s *Scheduler) restoreEntry(r *reader, state entryState) error {
 }
 
 // plausible reports whether an entry could be in the state restored so far.
-func (s *Scheduler) plausible(e *entry, state entryState, owner, head bool) bool {
+func (s *Scheduler) plausible(e *carried, state entryState) bool {
 	for _, cost := range e.cost {
 		if cost < 0 || cost > MaxRateLimit {
 			return false
@@ -224,14 +228,14 @@ func (s *Scheduler) plausible(e *entry, state entryState, owner, head bool) bool
 		e.holder < none || int(e.holder) >= len(s.holders) || len(s.q.entries) > 2*MaxQueueBound {
 		return false
 	}
-	if e.holder != none && (e.number == 0 || s.byNumber(HolderRef(e.holder), e.number) != none) || owner && s.byKey(&e.key) != none {
+	if e.holder != none && (e.number == 0 || s.byNumber(HolderRef(e.holder), e.number) != none) || e.owns && s.byKey(&e.key) != none {
 		return false
 	}
 	if state == entryLeased {
-		return e.holder != none && e.parkedAt == 0 && !head && e.lease != 0 && s.byLease(e.lease) == none
+		return e.holder != none && e.parkedAt == 0 && !e.head && e.lease != 0 && s.byLease(e.lease) == none
 	}
 	ordered := s.q.tail == none || s.q.entries[s.q.tail].arrival < e.arrival
-	return ordered && owner && e.lease == 0 && (e.parkedAt != 0) == (e.holder == none) && !(head && (s.head != none || e.holder == none))
+	return ordered && e.owns && e.lease == 0 && (e.parkedAt != 0) == (e.holder == none) && !(e.head && (s.head != none || e.holder == none))
 }
 
 // all lists the counters in the order of the snapshot.
@@ -379,17 +383,18 @@ func (w *writer) waits(v *Waits) {
 func (w *writer) entry(s *Scheduler, i int32, index map[int32]int32) {
 	e := &s.q.entries[i]
 	w.buf = append(w.buf, e.key[:]...)
-	w.text(e.label)
+	w.text(s.q.labels[i])
 	w.uint(e.arrival)
-	w.int(e.weight)
+	w.int(int64(e.weight))
 	for b := range s.limits.Budgets {
-		w.int(e.cost[b])
+		w.int(s.q.costs[i][b])
 	}
 	w.instant(e.arrivedAt)
 	w.instant(e.deadline)
 	w.instant(e.parkedAt)
 	w.instant(e.accounted)
-	w.waits(&e.waits)
+	waited := s.q.waited(i)
+	w.waits(&waited)
 	w.int(int64(e.attempt))
 	w.uint(uint64(e.generation))
 	w.buf = append(w.buf, e.handBacks, byte(e.hold))
@@ -552,7 +557,17 @@ func (r *reader) waits() (v Waits) {
 	return v
 }
 
-func (r *reader) entry() (e entry, owner, head bool) {
+// carried is an entry and what stands beside it, as the snapshot has them.
+type carried struct {
+	entry
+	weight     int64
+	label      string
+	cost       costs
+	waited     Waits
+	owns, head bool
+}
+
+func (r *reader) entry() (e carried) {
 	copy(e.key[:], r.bytes(uint64(len(e.key))))
 	e.label = r.text()
 	e.arrival = r.uint()
@@ -561,11 +576,11 @@ func (r *reader) entry() (e entry, owner, head bool) {
 		e.cost[b] = r.int()
 	}
 	e.arrivedAt, e.deadline, e.parkedAt, e.accounted = r.instant(), r.instant(), r.instant(), r.instant()
-	e.waits = r.waits()
+	e.waited = r.waits()
 	e.attempt = int32(r.int())
 	e.generation = uint32(r.uint())
 	e.handBacks, e.hold = r.byte(), Hold(r.byte())
-	owner, head, e.presented = r.flags() // own sets e.owner
+	e.owns, e.head, e.presented = r.flags() // own sets e.owner
 	e.holder = none
 	if at := r.uint(); at > 0 && at <= 1<<30 {
 		e.holder, e.number = int32(at-1), r.uint()
@@ -573,5 +588,5 @@ func (r *reader) entry() (e entry, owner, head bool) {
 	if e.lease = r.uint(); e.lease != 0 {
 		e.startAt, e.expires = r.instant(), r.instant()
 	}
-	return e, owner, head
+	return e
 }

@@ -90,7 +90,7 @@ func (s *Scheduler) Status(limit int) Status {
 			st.Started++
 		}
 		st.Leases = append(st.Leases, LeaseStatus{
-			Lease: e.lease, Label: e.label, Holder: s.holderName(e.holder), Attempt: e.attempt, Weight: e.weight, StartAt: e.startAt, Expires: e.expires,
+			Lease: e.lease, Label: s.q.labels[i], Holder: s.holderName(e.holder), Attempt: e.attempt, Weight: int64(e.weight), StartAt: e.startAt, Expires: e.expires,
 		})
 	}
 	slices.SortFunc(st.Leases, func(a, b LeaseStatus) int { return cmp.Compare(a.Lease, b.Lease) })
@@ -99,7 +99,7 @@ func (s *Scheduler) Status(limit int) Status {
 	for i := s.q.head; i != none && len(st.Queue) < limit; i = s.q.entries[i].next {
 		e := &s.q.entries[i]
 		st.Queue = append(st.Queue, TicketStatus{
-			Label: e.label, Holder: s.holderName(e.holder), Attempt: e.attempt, Weight: e.weight,
+			Label: s.q.labels[i], Holder: s.holderName(e.holder), Attempt: e.attempt, Weight: int64(e.weight),
 			ArrivedAt: e.arrivedAt, Deadline: e.deadline, Reason: s.reason(i, first),
 		})
 	}
@@ -129,7 +129,7 @@ func (s *Scheduler) reason(i, first int32) Wait {
 		return WaitCap
 	}
 	for b := range s.limits.Budgets {
-		if e.cost[b] > 0 && s.budgets[b].admissible(e.cost[b], s.limits.Budgets[b].Rate).ceil() > int64(s.now) {
+		if cost := s.q.costs[i][b]; cost > 0 && s.budgets[b].admissible(cost, s.limits.Budgets[b].Rate).ceil() > int64(s.now) {
 			return WaitBudget + Wait(b)
 		}
 	}

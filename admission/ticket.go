@@ -69,7 +69,7 @@ func (s *Scheduler) acquire(now Instant, h HolderRef, r *Request) error {
 	if weight == 0 {
 		weight = 1
 	}
-	var cost [MaxBudgets]int64
+	var cost costs
 	if refusal := s.refusal(now, r, weight, &cost); refusal.Kind != 0 {
 		s.refuse(h, r.Number, refusal)
 		return nil
@@ -78,19 +78,19 @@ func (s *Scheduler) acquire(now Instant, h HolderRef, r *Request) error {
 	s.arrivals++
 	e := &s.q.entries[i]
 	*e = entry{
-		key: r.Key, label: cut(r.Label), number: r.Number, arrival: s.arrivals,
-		weight: weight, cost: cost, arrivedAt: now, accounted: now, deadline: r.Deadline,
-		attempt: r.Attempt, hold: r.Hold, holder: int32(h), due: none, next: none, prev: none,
+		key: r.Key, number: r.Number, arrival: s.arrivals, weight: int32(weight), arrivedAt: now, accounted: now, deadline: r.Deadline,
+		attempt: r.Attempt, hold: r.Hold, holder: int32(h), due: none, next: none, prev: none, waits: none,
 	}
+	s.q.costs[i], s.q.labels[i] = cost, cut(r.Label)
 	s.q.enqueue(i)
 	if owner != none {
 		s.disinherit(owner)
 	}
 	s.own(i)
-	s.link(nameNumber, i)
+	s.number(i)
 	s.queued++
-	s.labels += int64(len(e.label))
-	s.holders[h].queued.add(e, len(s.limits.Budgets))
+	s.labels += int64(len(s.q.labels[i]))
+	s.holders[h].queued.add(&cost, len(s.limits.Budgets))
 	if e.deadline != 0 {
 		s.schedule(i)
 	}
@@ -98,7 +98,7 @@ func (s *Scheduler) acquire(now Instant, h HolderRef, r *Request) error {
 }
 
 // refusal says why a new ticket can't be taken, if so, and works out its cost.
-func (s *Scheduler) refusal(now Instant, r *Request, weight int64, cost *[MaxBudgets]int64) Refusal {
+func (s *Scheduler) refusal(now Instant, r *Request, weight int64, cost *costs) Refusal {
 	if refusal := s.costs(r, weight, cost); refusal.Kind != 0 {
 		return refusal
 	}
@@ -118,7 +118,7 @@ func (s *Scheduler) refusal(now Instant, r *Request, weight int64, cost *[MaxBud
 
 // costs puts a request's costs into the order of the budgets. Units that the
 // policy has no budget for cost nothing.
-func (s *Scheduler) costs(r *Request, weight int64, cost *[MaxBudgets]int64) Refusal {
+func (s *Scheduler) costs(r *Request, weight int64, cost *costs) Refusal {
 	if weight < 1 {
 		return Refusal{Kind: RefusedInvalid, Field: "weight", Value: weight, Bound: 1}
 	}
@@ -143,7 +143,7 @@ func (s *Scheduler) unit(name string) int {
 }
 
 // neverAdmissible refuses what the limits can never give, with both numbers.
-func (s *Scheduler) neverAdmissible(weight int64, cost *[MaxBudgets]int64) Refusal {
+func (s *Scheduler) neverAdmissible(weight int64, cost *costs) Refusal {
 	most := s.limits.MaxInFlight
 	if most == 0 {
 		most = MaxInFlightBound
@@ -188,7 +188,7 @@ func (s *Scheduler) drainTime() time.Duration {
 // lowerBound is the first instant at which a ticket that arrived now could be
 // admitted if every place in the cap were free: cooldown, spacing and budgets
 // alone, with all present tickets before it.
-func (s *Scheduler) lowerBound(now Instant, cost *[MaxBudgets]int64) Instant {
+func (s *Scheduler) lowerBound(now Instant, cost *costs) Instant {
 	at := max(now, s.cool.until, s.lastStart)
 	var ahead tally // parked tickets and those of absent holders hold nobody up
 	for i := range s.holders {
@@ -240,8 +240,8 @@ func (s *Scheduler) resume(now Instant, i int32, h HolderRef, r *Request) {
 	if e.deadline == 0 {
 		e.deadline = r.Deadline
 	}
-	s.holders[h].queued.add(e, len(s.limits.Budgets))
-	s.link(nameNumber, i)
+	s.holders[h].queued.add(&s.q.costs[i], len(s.limits.Budgets))
+	s.number(i)
 	s.schedule(i)
 }
 
@@ -251,12 +251,12 @@ func (s *Scheduler) disown(i int32) {
 	if e.holder == none {
 		return
 	}
-	s.unlink(nameNumber, i)
+	s.names[nameNumber].remove(hashNumber(e.number, e.holder), i)
 	h := &s.holders[e.holder]
 	if e.state == entryLeased {
 		h.leased--
 	} else {
-		h.queued.remove(e, len(s.limits.Budgets))
+		h.queued.remove(&s.q.costs[i], len(s.limits.Budgets))
 	}
 	e.holder, e.number = none, 0
 }
@@ -265,30 +265,34 @@ func (s *Scheduler) disown(i int32) {
 // back; one that is unknown or owned by a higher attempt is a counted no-op.
 func (s *Scheduler) Cancel(now Instant, h HolderRef, number uint64, attempt int32) {
 	now = s.observe(now)
-	i := s.byNumber(h, number)
-	if i == none || s.q.entries[i].attempt > attempt {
-		s.Counters.StaleCancels++
-		return
-	}
-	if s.q.entries[i].state == entryLeased {
+	switch i := s.leaving(h, number, attempt); {
+	case i == none:
+	case s.q.entries[i].state == entryLeased:
 		s.endUnused(i, now)
-		return
+	default:
+		s.drop(i)
 	}
-	s.drop(i)
 }
 
 // Park sets a queued ticket aside: its caller is away for now, it keeps its
 // place and holds nobody up. A lease that it got meanwhile is handed back.
 func (s *Scheduler) Park(now Instant, h HolderRef, number uint64, attempt int32) {
 	now = s.observe(now)
+	i := s.leaving(h, number, attempt)
+	if i != none && (s.q.entries[i].state == entryQueued || s.requeue(i, now)) {
+		s.park(i, now)
+	}
+}
+
+// leaving finds the ticket that an attempt leaves, or none: a later attempt's
+// is not its to leave.
+func (s *Scheduler) leaving(h HolderRef, number uint64, attempt int32) int32 {
 	i := s.byNumber(h, number)
 	if i == none || s.q.entries[i].attempt > attempt {
 		s.Counters.StaleCancels++
-		return
+		return none
 	}
-	if s.q.entries[i].state == entryQueued || s.requeue(i, now) {
-		s.park(i, now)
-	}
+	return i
 }
 
 func (s *Scheduler) park(i int32, now Instant) {
@@ -327,7 +331,7 @@ func (s *Scheduler) forget(i int32) {
 	if e.parkedAt != 0 {
 		s.parked--
 	}
-	s.labels -= int64(len(e.label))
+	s.labels -= int64(len(s.q.labels[i]))
 	s.disown(i)
 	s.disinherit(i)
 	if e.state == entryQueued {

@@ -99,7 +99,7 @@ func (s *Scheduler) expectGrant(i int32, now Instant) Instant {
 	pace = min(pace, 4*time.Second)
 	at := now.Add(time.Duration(position)*pace + pace/4)
 	if first != none && first == s.head && !s.held(&s.q.entries[first], now) {
-		at = max(at, s.earliest(&s.q.entries[first], now).Add(-s.ahead()/2))
+		at = max(at, s.earliest(first, now).Add(-s.ahead()/2))
 	}
 	at = max(at, s.cool.until.Add(-s.ahead()/2))
 	return min(max(at, now.Add(nextReturn)), now.Add(queuedReturn))

@@ -93,14 +93,15 @@ func (s *Scheduler) account(i int32, to Instant) {
 	if e.holder == none {
 		return
 	}
+	waits := s.q.waiting(i)
 	if i != s.head {
-		e.waits[WaitOrder] += to.Sub(from)
+		waits[WaitOrder] += to.Sub(from)
 		return
 	}
 	last := WaitOrder
 	until := func(w Wait, t Instant) {
 		if t = min(t, to); t > from {
-			e.waits[w] += t.Sub(from)
+			waits[w] += t.Sub(from)
 			from, last = t, w
 		}
 	}
@@ -117,13 +118,13 @@ func (s *Scheduler) account(i int32, to Instant) {
 		until(WaitPacing, Instant(s.pacing.admissible(1, r).ceil()))
 	}
 	for b := range s.limits.Budgets {
-		if e.cost[b] > 0 {
-			until(WaitBudget+Wait(b), Instant(s.budgets[b].admissible(e.cost[b], s.limits.Budgets[b].Rate).ceil()))
+		if cost := s.q.costs[i][b]; cost > 0 {
+			until(WaitBudget+Wait(b), Instant(s.budgets[b].admissible(cost, s.limits.Budgets[b].Rate).ceil()))
 		}
 	}
 	if s.capBlocked {
 		until(WaitCap, s.now)
 	}
 	// What is left is the gate's own lateness.
-	e.waits[last] += to.Sub(from)
+	waits[last] += to.Sub(from)
 }
