@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,7 +15,9 @@ import (
 // attempt is what Sluice keeps for one attempt of an activity.
 type attempt struct {
 	mu        sync.Mutex
+	began     time.Time
 	acquires  map[string]int // by gate
+	gates     []Gate         // of which it had a lease
 	details   []any          // the last heartbeat details that the user recorded in this attempt
 	recorded  bool
 	cancelled bool // a wait ended because the activity was cancelled
@@ -25,77 +28,6 @@ type attempt struct {
 func attemptFrom(ctx context.Context) *attempt {
 	a, _ := ctx.Value(attemptKey).(*attempt)
 	return a
-}
-
-// held is a lease that the code under a context runs on: further sends to the
-// same gate go under it, so no call waits for itself.
-type held struct {
-	gate   Gate
-	lease  Lease
-	parent *held
-
-	mu       sync.Mutex
-	feedback Feedback
-	learned  bool
-	once     sync.Once
-}
-
-func hold(ctx context.Context, g Gate, l Lease) (context.Context, *held) {
-	parent, _ := ctx.Value(heldKey).(*held)
-	h := &held{gate: g, lease: l, parent: parent}
-	return context.WithValue(ctx, heldKey, h), h
-}
-
-// heldFrom returns the lease of a gate that the context runs on; nil if none.
-func heldFrom(ctx context.Context, g Gate) *held {
-	h, _ := ctx.Value(heldKey).(*held)
-	for ; h != nil; h = h.parent {
-		if h.gate == g {
-			return h
-		}
-	}
-	return nil
-}
-
-// learn keeps what a send under the lease was told: an overload outlives
-// anything else, the longest delay asked for wins.
-func (h *held) learn(f Feedback) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	switch {
-	case !h.learned, f.Outcome == Overload && h.feedback.Outcome != Overload:
-		h.feedback = f
-	case f.Outcome == Overload && f.Asked > h.feedback.Asked:
-		h.feedback = f
-	case h.feedback.Outcome != Overload && f.Outcome == Failed:
-		h.feedback = f
-	}
-	h.learned = true
-}
-
-// finish gives the lease back with what was learned.
-func (h *held) finish(outcome Outcome, actual map[string]int64) {
-	h.once.Do(func() {
-		h.mu.Lock()
-		f := h.feedback
-		if !h.learned {
-			f = Feedback{Outcome: outcome, Asked: -1}
-		} else if f.Outcome == Success {
-			f.Outcome = outcome
-		}
-		h.mu.Unlock()
-		f.Actual = actual
-		release(h.lease, f)
-	})
-}
-
-// release gives a lease back with feedback where its gate wants it.
-func release(l Lease, f Feedback) {
-	if fl, ok := l.(FeedbackLease); ok {
-		fl.ReleaseWith(f)
-		return
-	}
-	l.Release()
 }
 
 // acquire takes a lease of the gate for the code under ctx. In an activity the
@@ -123,12 +55,27 @@ func acquire(ctx context.Context, g Gate, cost Cost, queueTimeout time.Duration)
 	stop := a.heartbeat(ctx, info)
 	defer stop()
 	l, err := g.Acquire(ctx, r)
+	if err == nil {
+		a.uses(g)
+	}
 	if err != nil && a != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		a.mu.Lock()
 		a.cancelled = true
 		a.mu.Unlock()
 	}
 	return l, err
+}
+
+// uses notes that the attempt had a lease of a gate.
+func (a *attempt) uses(g Gate) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !slices.Contains(a.gates, g) {
+		a.gates = append(a.gates, g)
+	}
 }
 
 // waitMargin is how long before an attempt's deadline a wait ends: a second, or

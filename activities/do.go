@@ -11,8 +11,9 @@ import (
 // Do runs fn under a lease of the gate with the given name or ID, and gives the
 // lease back when fn returns, panics or exits its goroutine. Requests that fn
 // sends to the same gate through [Transport] go under this lease, and what they
-// learn is the lease's feedback. Without gates in the context (no plugin, no
-// policy) fn just runs.
+// learn is the lease's feedback; so is what the error says that fn returns, where
+// a client library's error with the provider's answer is in its chain. Without
+// gates in the context (no plugin, no policy) fn just runs.
 //
 // The error is fn's own, an [Error], the context's cause, or wraps
 // policy.ErrUnknownGate.
@@ -25,11 +26,11 @@ func Do(ctx context.Context, gate string, cost Cost, fn func(context.Context) er
 	if err != nil {
 		return err
 	}
-	return under(ctx, g, cost, fn)
+	return under(ctx, gates, g, cost, fn)
 }
 
 // under runs fn under a lease of g.
-func under(ctx context.Context, g Gate, cost Cost, fn func(context.Context) error) error {
+func under(ctx context.Context, gates *Gates, g Gate, cost Cost, fn func(context.Context) error) error {
 	if heldFrom(ctx, g) != nil {
 		return fn(ctx)
 	}
@@ -37,18 +38,19 @@ func under(ctx context.Context, g Gate, cost Cost, fn func(context.Context) erro
 	if err != nil {
 		return err
 	}
-	ctx, h := hold(ctx, g, l)
-	defer h.finish(Failed, nil) // a panic, or runtime.Goexit
+	ctx, h := hold(ctx, gates, g, l)
+	defer h.finish(Failed) // a panic, or runtime.Goexit
 	ctx, done := whileHeld(ctx, g, l)
 	defer done()
 	if err = fn(ctx); err != nil {
+		h.heed(err)
 		if lost := leaseLost(ctx); lost != nil {
 			err = lost
 		}
-		h.finish(Failed, nil)
+		h.finish(Failed)
 		return err
 	}
-	h.finish(Success, nil)
+	h.finish(Success)
 	return nil
 }
 

@@ -80,10 +80,14 @@ type Feedback struct {
 	Outcome Outcome
 	Status  int // of HTTP; 0: none
 	// Asked is the delay that the provider asked for; negative: it gave no
-	// hint; 0: "now".
+	// hint; 0: "now". With Success: how long a limit stays exhausted that the
+	// answer shows, where the policy learns from such.
 	Asked  time.Duration
 	Source string           // header that the hint stood in
-	Actual map[string]int64 // units really used, where known
+	Actual map[string]int64 // units really used, each at least 0; those not named cost the estimate
+	// Lower are the provider's limits that are lower than the policy's. They
+	// are reported and not followed.
+	Lower []policy.LowerLimit
 }
 
 // Outcome is how an attempt ended.

@@ -49,6 +49,7 @@ func newGates(p *policy.Policy, options GatesOptions, connect func(policy.Gate) 
 	if options.Logger == nil {
 		options.Logger = slog.Default()
 	}
+	options.Logger = slog.New(shieldedHandler{options.Logger.Handler()})
 	return &Gates{policy: p, options: options, connect: connect, open: map[*policy.Gate]*holder{}}
 }
 

@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"errors"
+	"time"
 
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/interceptor"
@@ -56,7 +57,7 @@ func (i *activityInbound) ExecuteActivity(ctx context.Context, in *interceptor.E
 	if err != nil {
 		return nil, err
 	}
-	a := &attempt{acquires: map[string]int{}}
+	a := &attempt{began: time.Now(), acquires: map[string]int{}}
 	ctx = context.WithValue(WithGates(ctx, gates), attemptKey, a)
 	if g == nil {
 		result, err := i.Next.ExecuteActivity(ctx, in)
@@ -67,7 +68,7 @@ func (i *activityInbound) ExecuteActivity(ctx context.Context, in *interceptor.E
 			" and can't be a local activity: waiting would hold the workflow task", ErrTypeLocalActivity, nil)
 	}
 	var result any
-	err = under(ctx, g, Cost{}, func(ctx context.Context) (err error) {
+	err = under(ctx, gates, g, Cost{}, func(ctx context.Context) (err error) {
 		result, err = i.Next.ExecuteActivity(ctx, in)
 		return err
 	})

@@ -19,7 +19,8 @@ type Transport struct {
 	Base http.RoundTripper
 	// Gates to find a request's gate in. nil: those of the request's context.
 	Gates *Gates
-	// Cost estimates what a request takes. nil: one place, no units.
+	// Cost estimates what a request takes. nil, or after a panic, which is
+	// logged: one place, no units.
 	Cost func(*http.Request) Cost
 	// LeaseHeader, if set, is a request header that gets the lease's ID and
 	// generation, such as "4711/1": for providers that you run yourself.
@@ -57,36 +58,46 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if h := heldFrom(ctx, g); h != nil {
 		response, err := t.base().RoundTrip(t.marked(r, h.lease))
-		h.learn(feedbackOf(g, response, err))
+		h.learn(gates.feedbackOf(g, response, err))
+		h.sawResponse(response)
 		return response, err
 	}
 	var cost Cost
 	if t.Cost != nil {
-		cost = t.Cost(r)
+		gates.shielded("Transport.Cost", func() { cost = t.Cost(r) })
 	}
 	l, err := acquire(ctx, g, cost, 0)
 	if err != nil {
 		return nil, refuse(r, err)
 	}
-	return t.send(t.marked(r, l), g, l)
+	return t.send(t.marked(r, l), gates, g, l, innermost(ctx))
 }
 
 // send makes the attempt of a lease and ties the lease to the response's body.
-func (t *Transport) send(r *http.Request, g Gate, l Lease) (response *http.Response, err error) {
+// within is the lease of another gate that the caller runs on, if any.
+func (t *Transport) send(r *http.Request, gates *Gates, g Gate, l Lease, within *held) (response *http.Response, err error) {
 	f := Feedback{Outcome: Failed, Asked: -1}
+	var read time.Time
 	kept := false
 	ctx, done := whileHeld(r.Context(), g, l)
 	if ctx != r.Context() {
 		r = r.WithContext(ctx)
 	}
-	end := sync.OnceFunc(func() { release(l, f); done() })
+	end := sync.OnceFunc(func() {
+		if !read.IsZero() {
+			f = f.after(time.Since(read))
+		}
+		gates.release(l, f)
+		done()
+	})
 	defer func() {
 		if !kept { // an error, a panic, or runtime.Goexit
 			end()
 		}
 	}()
 	response, err = t.base().RoundTrip(r)
-	f = feedbackOf(g, response, err)
+	f, read = gates.feedbackOf(g, response, err), time.Now()
+	within.sawResponse(response)
 	if err != nil {
 		if lost := leaseLost(ctx); lost != nil {
 			err = lost
@@ -134,25 +145,6 @@ func refuse(r *http.Request, err error) error {
 		_ = r.Body.Close() // the request's own error matters more
 	}
 	return err
-}
-
-// feedbackOf reads what a response says.
-func feedbackOf(g Gate, response *http.Response, err error) Feedback {
-	if err != nil || response == nil {
-		return Feedback{Outcome: Failed, Asked: -1}
-	}
-	f := Feedback{Outcome: Success, Status: response.StatusCode, Asked: -1}
-	if response.StatusCode >= 400 {
-		f.Outcome = Failed
-	}
-	p := g.Policy()
-	if hint := p.ReadHint(response.StatusCode, response.Header, time.Now()); hint.Overload {
-		f.Outcome, f.Source = Overload, hint.Source
-		if hint.HasHint {
-			f.Asked = hint.Asked
-		}
-	}
-	return f
 }
 
 // leasedBody gives the lease back with the last byte.
