@@ -81,6 +81,26 @@ func (s *search) look(err error, unwraps int) {
 	s.found = append(s.found[:before], a)
 }
 
+// hasEnd reports whether the tree of an error is finite, as far as a reasonable
+// size goes.
+func hasEnd(err error) bool {
+	const reasonable = 1000
+	looks := 0
+	var walk func(error, int) bool
+	walk = func(err error, depth int) bool {
+		if looks++; looks > reasonable || depth > reasonable/10 {
+			return false
+		}
+		for _, inner := range unwrapped(err) {
+			if inner != nil && !walk(inner, depth+1) {
+				return false
+			}
+		}
+		return true
+	}
+	return err == nil || walk(err, 0)
+}
+
 // unwrapped are the errors that an error wraps.
 func unwrapped(err error) (inner []error) {
 	defer func() {

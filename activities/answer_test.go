@@ -137,8 +137,6 @@ type embedsResponse struct {
 	error
 }
 
-func (embedsResponse) Error() string { return "refused" }
-
 func responseOf(status int) *http.Response {
 	return &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {"2"}}}
 }
@@ -179,7 +177,7 @@ func TestAnswersInErrors(t *testing.T) {
 		{"status alone", statusOnly{529}, []int{529}, false},
 		{"methods", byMethods{status: 429, header: header}, []int{429}, true},
 		{"a method that returns the response", responseMethod{responseOf(429)}, []int{429}, true},
-		{"an embedded response", embedsResponse{Response: responseOf(429)}, []int{429}, true},
+		{"an embedded response", embedsResponse{responseOf(429), errors.New("refused")}, []int{429}, true},
 		{"a code of something else", grpcLike{429}, nil, false},
 		{"an own kind of header", numberOfSomething{429, map[string]string{"Retry-After": "2"}}, nil, false},
 		{"the request's header", requestHeader{429, header}, nil, false},

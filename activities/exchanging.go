@@ -170,6 +170,9 @@ func (h *holder) answeredLocked(x *contract.Exchange, a *contract.Answer, sent, 
 		// Not applied. Releases are still worth saying; all else is presented.
 		h.out.release = append(x.Release, h.out.release...)
 	}
+	if len(h.out.release) == 0 {
+		h.expected = 0 // the gate has said what it made of all that it was told
+	}
 }
 
 // malformedLocked drops an exchange that the gate can't read: sending it again

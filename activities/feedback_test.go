@@ -345,7 +345,6 @@ func TestWhatBreaksChangesNothing(t *testing.T) {
 func TestPanicsAreNamed(t *testing.T) {
 	assert.Equal(t, "string", panicText("sk-secret"))
 	assert.Equal(t, "*errors.errorString", panicText(errors.New("sk-secret")))
-	defer func() { assert.Contains(t, panicText(recover()), "nil map") }()
-	var m map[string]int
-	m["sk-secret"] = 1
+	defer func() { assert.Contains(t, panicText(recover()), "index out of range") }()
+	_ = strings.Fields("sk-secret")[1]
 }

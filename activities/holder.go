@@ -64,6 +64,7 @@ type holder struct {
 	sendBody    bool
 	conflict    *Error
 	cooldown    admission.Instant
+	expected    admission.Instant // the cooldown that releases on their way will make
 	paused      bool
 	spacing     time.Duration
 	window      time.Duration
@@ -396,6 +397,7 @@ func (l *lease) ReleaseWith(f Feedback) {
 	for _, unit := range sortedUnits(f.Actual) {
 		r.Actual = append(r.Actual, &contract.Cost{Unit: unit, N: f.Actual[unit]})
 	}
+	h.expectLocked(f)
 	h.out.release = append(h.out.release, r)
 	h.wakeLocked()
 }
@@ -409,6 +411,27 @@ func (l *lease) Info() LeaseInfo {
 	return info
 }
 
+// expectLocked foresees the cooldown that the gate will make of feedback, or the
+// least that it may be: without a hint a streak makes it longer.
+func (h *holder) expectLocked(f Feedback) {
+	limits := h.gate.Limits()
+	asked := f.Asked
+	if f.Outcome == Overload && asked < 0 {
+		asked = limits.FallbackCooldown
+	}
+	if asked = min(asked, limits.MaxCooldown); asked > 0 && f.Outcome != Failed {
+		h.expected = max(h.expected, h.clock.now().Add(asked))
+	}
+}
+
+// cooldownLeft implements cooling.
+func (h *holder) cooldownLeft() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return max(h.clock.until(max(h.cooldown, h.expected)), 0)
+}
+
+// Lost implements FeedbackLease.
 func (l *lease) Lost() <-chan struct{} { return l.ticket.lost }
 
 // loseLocked marks a lease that the gate ended, or may have.

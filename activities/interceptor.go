@@ -61,7 +61,7 @@ func (i *activityInbound) ExecuteActivity(ctx context.Context, in *interceptor.E
 	ctx = context.WithValue(WithGates(ctx, gates), attemptKey, a)
 	if g == nil {
 		result, err := i.Next.ExecuteActivity(ctx, in)
-		return result, a.outermost(err)
+		return result, a.outward(ctx, info, err)
 	}
 	if info.IsLocalActivity {
 		return nil, temporal.NewNonRetryableApplicationError("activity "+info.ActivityType.Name+" is gated by "+g.Policy().ID()+
@@ -72,7 +72,24 @@ func (i *activityInbound) ExecuteActivity(ctx context.Context, in *interceptor.E
 		result, err = i.Next.ExecuteActivity(ctx, in)
 		return err
 	})
-	return result, a.outermost(err)
+	return result, a.outward(ctx, info, err)
+}
+
+// outward is an activity's error as Temporal shall see it.
+func (a *attempt) outward(ctx context.Context, info activity.Info, err error) (seen error) {
+	if !hasEnd(err) {
+		return err // errors.Is and errors.As would never come back
+	}
+	defer func() {
+		if recover() != nil {
+			seen = err // its own methods panicked
+		}
+	}()
+	var own *Error
+	if errors.As(err, &own) || info.IsLocalActivity {
+		return a.outermost(err) // it says itself when to come again
+	}
+	return a.delayed(ctx, info, a.outermost(err))
 }
 
 // ErrTypeLocalActivity is the type of the error of a gated local activity.
