@@ -8,7 +8,9 @@
 //	JSON ----DecodeGate--+     one set         +-- WriteEffective, EffectiveJSON
 //	                           of rules
 //	Gate --> Limits (the scheduler's), Hash, Diff, canonical JSON
-//	Gate + status + headers + now --ReadHint--> Hint
+//	Gate + status + headers + body + now --ReadHintBody--> Hint     (an overload)
+//	Gate + status + headers + now --------ReadLesson----> Lesson   (a success)
+//	keys --Schema--> JSON Schema, for editors
 //
 // # Authority
 //
@@ -48,8 +50,10 @@
 //   - A normalised gate, its JSON and its effective YAML say the same, and each
 //     reads back to the same gate.
 //   - Equal hashes mean that gate and holders enforce the same.
-//   - A hint is never negative, never above max_cooldown, and a larger value of
-//     one form never asks for less.
+//   - What is applied of a hint or a lesson is never negative and never above
+//     max_cooldown, and a larger value of one form never asks for less.
+//   - A preset adds knowledge of a provider and takes none away.
+//   - Reader, faults, schema and reference come from one table, gateKeys.
 //   - A Policy does not change: all of it is safe for concurrent use.
 //
 // # Failure
@@ -58,5 +62,5 @@
 // [Policy.ByName] fail with [ErrUnknownGate] and [ErrAmbiguousGate], which list
 // the gates there are. [Policy.Find] takes a URL that it can't normalise for one
 // without a gate: the request itself will say what is wrong with it. A header
-// that can't be read is named in [Hint.Malformed] and passed over.
+// or body that can't be read is named in [Hint.Malformed] and passed over.
 package policy

@@ -13,13 +13,6 @@ import (
 // WorkflowIDPrefix stands before the gate ID in the ID of the gate's workflow.
 const WorkflowIDPrefix = "sluice/"
 
-// What identities may be, for messages.
-const (
-	providerAllowed = "[a-z0-9][a-z0-9._-]*, at most 64 bytes"
-	nameAllowed     = "letters, digits and . _ : / -, at most 128 bytes"
-	endpointAllowed = "an http or https URL such as https://api.openai.com/v1, at most 512 bytes"
-)
-
 const maxEndpointLength = 512
 
 // ID is the gate's identity, provider@host[:port]/path[#name], such as

@@ -25,7 +25,7 @@ const (
 
 // key is one key of a gate in the file.
 type key struct {
-	name string
+	field
 	// limit marks a key that a gate can do without: on_invalid: disable drops
 	// it where it has a fault.
 	limit bool
@@ -55,78 +55,122 @@ func (k key) enforced(g *Gate) any {
 	return k.value(g)
 }
 
+// The forms of the keys that are none of a few simple ones.
+var (
+	providerForm = textForm{
+		text:    "[a-z0-9][a-z0-9._-]*, at most 64 bytes",
+		valid:   func(s string) bool { return validProvider(lowerASCII(s)) },
+		pattern: `^\s*[A-Za-z0-9][A-Za-z0-9._-]{0,63}\s*$`,
+	}
+	endpointForm = textForm{
+		text:    fmt.Sprintf("an http or https URL such as https://api.openai.com/v1, at most %d bytes", maxEndpointLength),
+		valid:   func(s string) bool { _, err := parseEndpoint(s); return err == nil },
+		pattern: `^\s*((//|[Hh][Tt][Tt][Pp][Ss]?://)?[^/?#\s]).*$`,
+	}
+	nameForm = textForm{
+		text:    "letters, digits and . _ : / -, at most 128 bytes",
+		valid:   validName,
+		pattern: `^\s*[A-Za-z0-9._:/-]{1,128}\s*$`,
+	}
+	headerForm = textForm{
+		text:    "the name of a header, at most 128 bytes",
+		valid:   validHeaderName,
+		pattern: "^\\s*[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}\\s*$",
+	}
+	activityForm = textForm{
+		text:    fmt.Sprintf("the name of an activity type, * as a wildcard, at most %d bytes", maxPatternLength),
+		valid:   func(s string) bool { return s != "" && len(s) <= maxPatternLength && printable(s) },
+		pattern: `\S`,
+	}
+	excludeForm = textForm{
+		text:    fmt.Sprintf(`a path pattern below the endpoint such as "/models" or "GET /health*", at most %d bytes`, maxPatternLength),
+		valid:   validExclude,
+		pattern: "^\\s*([A-Za-z0-9!#$%&'*+.^_`|~-]+ +)?/",
+	}
+
+	statusesForm     = listForm{of: "HTTP statuses", least: 1, most: 200, item: integerForm{least: 400, most: 599}, once: true}
+	resetHeadersForm = listForm{of: "{limit, remaining, reset}", most: 32, item: mappingForm{fields: []field{
+		{name: "limit", form: headerForm, unset: "none", example: "x-quota-limit", doc: "The header that names the limit."},
+		{name: "remaining", form: headerForm, unset: "none", example: "x-quota-left", doc: "The header that tells what is left of it. Without one a limit is taken to be used up where there is a reset."},
+		{name: "reset", form: headerForm, unset: required, example: "x-quota-reset", doc: "The header that tells when it resets: a duration, an RFC 3339 instant, seconds, or an epoch."},
+	}}}
+	activitiesForm = listForm{of: "activity types", most: maxListed, item: activityForm, once: true}
+	excludesForm   = listForm{of: "patterns", most: maxListed, item: excludeForm, once: true}
+)
+
 // gateKeys are the keys of a gate in the order of the documentation.
 var gateKeys = []key{
-	{name: "provider",
+	{field: field{name: "provider", form: providerForm, unset: required, example: "openai",
+		doc: "Who is called. A name of yours, in lower case; it is no preset."},
 		read: func(r *reader, at spot, g *Gate) {
-			if s, ok := r.text(at, providerAllowed, func(s string) bool { return validProvider(lowerASCII(s)) }); ok {
-				g.Provider = lowerASCII(s)
-			}
+			s, _ := r.text(at, providerForm)
+			g.Provider = lowerASCII(s)
 		},
 		value: func(g *Gate) any { return given(g.Provider) }},
-	{name: "endpoint",
+	{field: field{name: "endpoint", form: endpointForm, unset: required, example: "https://api.openai.com/v1",
+		doc: "Where calls go. Its spelling doesn't matter: case of the host, default port, trailing slash, dot segments and percent-encoding are normalised; user, query and fragment are dropped."},
 		read: func(r *reader, at spot, g *Gate) {
 			if !at.scalar("!!str") {
-				r.message(at, "is not a text", endpointAllowed)
+				r.message(at, "is not a text", endpointForm.allowed())
 				return
 			}
 			e, err := parseEndpoint(at.node.Value)
 			if err != nil {
-				r.message(at, err.Error(), endpointAllowed)
+				r.message(at, err.Error(), endpointForm.allowed())
 				return
 			}
 			g.Endpoint = e.String()
 		},
 		value: func(g *Gate) any { return given(g.Endpoint) }},
-	{name: "name",
-		read: func(r *reader, at spot, g *Gate) {
-			g.Name, _ = r.text(at, nameAllowed, validName)
-		},
-		value: func(g *Gate) any { return given(g.Name) }},
-	{name: "preset",
-		read: func(r *reader, at spot, g *Gate) {
-			g.Preset, _ = r.word(at, presetNames...)
-		},
-		value: func(g *Gate) any { return given(g.Preset) }},
+	textKey(field{name: "name", form: nameForm, unset: "none", example: "gpt-4o",
+		doc: "Tells gates on one endpoint apart, such as one per model."},
+		func(g *Gate) *string { return &g.Name }),
+	wordKey(field{name: "preset", form: wordForm(presetNames), unset: "none", example: "openai",
+		doc: "What is known of a provider: its `overload_statuses`, its headers, and with `learn` the windows of its limits."},
+		func(g *Gate) *string { return &g.Preset }),
 
-	{name: "max_in_flight", limit: true,
-		read: func(r *reader, at spot, g *Gate) {
-			g.MaxInFlight, _ = r.integer(at, 0, admission.MaxInFlightBound, "no cap")
-		},
-		value: func(g *Gate) any { return g.MaxInFlight }},
-	{name: formPerSecond, limit: true, read: (*reader).perSecond, value: unset},
-	{name: formInterval, limit: true, read: (*reader).interval, value: unset},
-	{name: formRequests, limit: true, read: (*reader).requests,
-		value: func(g *Gate) any { return rateMapping(g.Requests) }},
-	{name: "budgets", limit: true, read: (*reader).budgets,
+	limit(integerKey(field{name: "max_in_flight", form: integerForm{0, admission.MaxInFlightBound, "no cap"}, example: int64(8),
+		doc: "Calls at once, by weight, over all processes."},
+		func(g *Gate) *int64 { return &g.MaxInFlight })),
+	limit(key{field: field{name: formPerSecond, form: perSecondForm, unset: "off", example: int64(5),
+		doc: "Starts per second, spaced evenly. `7.5` is kept as 15 per 2 s and doesn't drift."},
+		read: (*reader).perSecond, value: unset}),
+	limit(key{field: field{name: formInterval, form: intervalForm, unset: "off", example: "275ms",
+		doc: "The least time between two starts: `requests_per_second` said the other way round."},
+		read: (*reader).interval, value: unset}),
+	limit(key{field: field{name: formRequests, form: requestsForm, unset: "off", example: mapping{{"limit", int64(475)}, {"per", "1m"}},
+		doc: "Pacing as `{limit, per, burst}`: `limit` starts per `per`, spaced evenly. `burst` (default 1) lets that many start at once after idleness. At most one of `requests_per_second`, `min_interval` and `requests`."},
+		read:  (*reader).requests,
+		value: func(g *Gate) any { return rateMapping(g.Requests) }}),
+	limit(key{field: field{name: "budgets", form: budgetsForm, unset: "none", example: []any{mapping{{"unit", "tokens"}, {"limit", int64(80_000)}, {"per", "1m"}, {"burst", int64(10_000)}}},
+		doc: "Token buckets of other units, as `{unit, limit, per, burst}`, each unit once. `burst` defaults to `limit`; a call that costs more than `burst` is refused for good. `limit: 0` is off."},
+		read: (*reader).budgets,
 		value: func(g *Gate) any {
 			budgets := []any{}
 			for _, b := range g.Budgets {
 				budgets = append(budgets, append(mapping{{"unit", b.Unit}}, rateMapping(b.Rate)...))
 			}
 			return budgets
-		}},
+		}}),
 
-	{name: "max_cooldown", limit: true,
-		read: func(r *reader, at spot, g *Gate) {
-			if d, ok := r.duration(at, 0, admission.MaxDuration, "no feedback"); ok {
-				g.MaxCooldown = zeroIsOff(d)
-			}
-		},
-		value: func(g *Gate) any { return durationOrOff(g.MaxCooldown) }},
-	{name: "fallback_cooldown", limit: true,
-		read: func(r *reader, at spot, g *Gate) {
-			g.FallbackCooldown, _ = r.duration(at, 0, admission.MaxDuration, "none")
-		},
-		value: func(g *Gate) any { return durationText(g.FallbackCooldown) }},
-	{name: "overload_statuses", read: (*reader).overloadStatuses,
+	limit(switchKey(field{name: "max_cooldown", form: durationForm{0, admission.MaxDuration, "no feedback"}, example: "2m",
+		doc: "The longest time for which one answer can close the gate."},
+		func(g *Gate) *time.Duration { return &g.MaxCooldown })),
+	limit(durationKey(field{name: "fallback_cooldown", form: durationForm{0, admission.MaxDuration, "none"}, example: "1s",
+		doc: "How long an overload without a hint closes the gate; doubled for each further one in a row, up to `max_cooldown`."},
+		func(g *Gate) *time.Duration { return &g.FallbackCooldown })),
+	{field: field{name: "overload_statuses", form: statusesForm, unset: "429, 503, 529, or the preset's", example: []any{int64(429), int64(503)},
+		doc: "The statuses by which this provider says \"slow down\"."},
+		read: (*reader).overloadStatuses,
 		value: func(g *Gate) any {
 			if len(g.OverloadStatuses) == 0 {
 				return nil
 			}
 			return listOf(g.OverloadStatuses, func(n int) any { return int64(n) })
 		}},
-	{name: "reset_headers", read: (*reader).resetHeaders,
+	{field: field{name: "reset_headers", form: resetHeadersForm, unset: "none", example: []any{mapping{{"remaining", "x-quota-left"}, {"reset", "x-quota-reset"}}},
+		doc: "Further headers that tell when a limit that is used up resets, as `{limit, remaining, reset}`; `reset` is required."},
+		read: (*reader).resetHeaders,
 		value: func(g *Gate) any {
 			return listOf(g.ResetHeaders, func(h ResetHeader) any {
 				var m mapping
@@ -138,109 +182,170 @@ var gateKeys = []key{
 				return m
 			})
 		}},
-	{name: "learn",
+	{field: field{name: "learn", form: booleanForm{}, example: true,
+		doc: "Whether successful answers teach, too: a limit that one shows to be used up closes the gate until its reset, and a limit that is lower than the policy's is reported."},
 		read:  func(r *reader, at spot, g *Gate) { g.Learn, _ = r.boolean(at) },
 		value: func(g *Gate) any { return g.Learn }},
 
-	{name: "queue_timeout", limit: true,
-		read: func(r *reader, at spot, g *Gate) {
-			g.QueueTimeout, _ = r.duration(at, 0, admission.MaxDuration, "none")
-		},
-		value: func(g *Gate) any { return durationText(g.QueueTimeout) }},
-	{name: "max_queue", limit: true,
-		read: func(r *reader, at spot, g *Gate) {
-			n, _ := r.integer(at, 1, admission.MaxQueueBound, "")
-			g.MaxQueue = int(n)
-		},
-		value: func(g *Gate) any { return nonZero(int64(g.MaxQueue)) }},
-	{name: "min_call_time", limit: true,
-		read: func(r *reader, at spot, g *Gate) {
-			g.MinCallTime, _ = r.duration(at, 0, admission.MaxDuration, "none")
-		},
-		value: func(g *Gate) any { return durationText(g.MinCallTime) }},
+	limit(durationKey(field{name: "queue_timeout", form: durationForm{0, admission.MaxDuration, "none"}, example: "10m",
+		doc: "How long a ticket may wait from its first arrival; then `sluice.QueueTimeout`, which is not retried. A ticket that can't make it is refused on arrival with `sluice.TooLate`."},
+		func(g *Gate) *time.Duration { return &g.QueueTimeout })),
+	limit(integerKey(field{name: "max_queue", form: integerForm{1, admission.MaxQueueBound, ""}, example: int64(1000),
+		doc: "Tickets in the queue, those of absent callers included. A durable gate refuses earlier where its state would outgrow a payload."},
+		func(g *Gate) *int { return &g.MaxQueue })),
+	limit(durationKey(field{name: "min_call_time", form: durationForm{0, admission.MaxDuration, "none"}, example: "35s",
+		doc: "What a wait must leave of the attempt's time; a longer wait ends with `sluice.StillQueued`."},
+		func(g *Gate) *time.Duration { return &g.MinCallTime })),
 
-	{name: "hold",
-		read: func(r *reader, at spot, g *Gate) {
-			s, _ := r.word(at, string(HoldAttempt), string(HoldCall))
-			g.Hold = Hold(s)
-		},
-		value: func(g *Gate) any { return given(string(g.Hold)) }},
-	{name: "max_hold", limit: true,
-		read: func(r *reader, at spot, g *Gate) {
-			g.MaxHold, _ = r.duration(at, time.Millisecond, admission.MaxDuration, "")
-		},
-		value: func(g *Gate) any { return nonZeroDuration(g.MaxHold) }},
-	{name: "on_lease_lost",
-		read: func(r *reader, at spot, g *Gate) {
-			s, _ := r.word(at, string(LeaseLostContinue), string(LeaseLostCancel))
-			g.OnLeaseLost = OnLeaseLost(s)
-		},
-		value: func(g *Gate) any { return given(string(g.OnLeaseLost)) }},
-	{name: "on_unavailable",
-		read: func(r *reader, at spot, g *Gate) {
-			s, _ := r.word(at, string(UnavailableWait), string(UnavailableFail), string(UnavailableLocal))
-			g.OnUnavailable = OnUnavailable(s)
-		},
-		value: func(g *Gate) any { return given(string(g.OnUnavailable)) }},
+	wordKey(field{name: "hold", form: wordForm{string(HoldAttempt), string(HoldCall)}, example: string(HoldCall),
+		doc: "How long a lease lasts: each attempt has its own, or all attempts of an activity have one."},
+		func(g *Gate) *Hold { return &g.Hold }),
+	limit(durationKey(field{name: "max_hold", form: durationForm{time.Millisecond, admission.MaxDuration, ""}, example: "30m",
+		doc: "The longest life of a lease, from its start. It must be longer than the longest call or stream."},
+		func(g *Gate) *time.Duration { return &g.MaxHold })),
+	wordKey(field{name: "on_lease_lost", form: wordForm{string(LeaseLostContinue), string(LeaseLostCancel)}, example: string(LeaseLostCancel),
+		doc: "What becomes of a call whose lease ended under it: it goes on, or its context ends."},
+		func(g *Gate) *OnLeaseLost { return &g.OnLeaseLost }),
+	wordKey(field{name: "on_unavailable", form: wordForm{string(UnavailableWait), string(UnavailableFail), string(UnavailableLocal)}, example: string(UnavailableFail),
+		doc: "What callers do while the gate can't be reached: wait, or fail after 5 s with `sluice.Unavailable`. `local` has no effect yet: callers wait."},
+		func(g *Gate) *OnUnavailable { return &g.OnUnavailable }),
 
-	{name: "holder_ttl", limit: true,
-		read: func(r *reader, at spot, g *Gate) {
-			g.HolderTTL, _ = r.duration(at, time.Second, admission.MaxDuration, "")
-		},
-		value: func(g *Gate) any { return nonZeroDuration(g.HolderTTL) }},
-	{name: "park_ttl", limit: true,
-		read: func(r *reader, at spot, g *Gate) {
-			g.ParkTTL, _ = r.duration(at, time.Millisecond, admission.MaxDuration, "")
-		},
-		value: func(g *Gate) any { return nonZeroDuration(g.ParkTTL) }},
-	{name: "look_ahead", limit: true,
-		read: func(r *reader, at spot, g *Gate) {
-			if d, ok := r.duration(at, 0, admission.MaxDuration, "none"); ok {
-				g.LookAhead = zeroIsOff(d)
-			}
-		},
-		value: func(g *Gate) any { return durationOrOff(g.LookAhead) }},
-	{name: "start_window", limit: true,
-		read: func(r *reader, at spot, g *Gate) {
-			g.StartWindow, _ = r.duration(at, time.Millisecond, admission.MaxDuration, "")
-		},
-		value: func(g *Gate) any { return nonZeroDuration(g.StartWindow) }},
-	{name: "max_exchanges_per_second", limit: true,
-		read: func(r *reader, at spot, g *Gate) {
-			g.MaxExchangesPerSecond, _ = r.integer(at, 0, maxExchanges, "no bound")
-		},
-		value: func(g *Gate) any { return g.MaxExchangesPerSecond }},
+	limit(durationKey(field{name: "holder_ttl", form: durationForm{time.Second, admission.MaxDuration, ""}, example: "20s",
+		doc: "How long a process may be silent before its leases end."},
+		func(g *Gate) *time.Duration { return &g.HolderTTL })),
+	limit(durationKey(field{name: "park_ttl", form: durationForm{time.Millisecond, admission.MaxDuration, ""}, example: "5m",
+		doc: "How long a ticket keeps its place while its caller is away. It must be longer than the back-off between attempts."},
+		func(g *Gate) *time.Duration { return &g.ParkTTL })),
+	limit(switchKey(field{name: "look_ahead", form: durationForm{0, admission.MaxDuration, "none"}, unset: "1s, or half of `holder_ttl` if that is less", example: "500ms",
+		doc: "How far ahead leases are granted; less than `holder_ttl`."},
+		func(g *Gate) *time.Duration { return &g.LookAhead })),
+	limit(durationKey(field{name: "start_window", form: durationForm{time.Millisecond, admission.MaxDuration, ""}, unset: "one spacing, at least 100ms", example: "200ms",
+		doc: "How late a paced lease may start before it is handed back."},
+		func(g *Gate) *time.Duration { return &g.StartWindow })),
+	limit(integerKey(field{name: "max_exchanges_per_second", form: integerForm{0, maxExchanges, "no bound"}, example: int64(50),
+		doc: "Bound on the messages of all processes to the gate together. Every one is a billable action where those are billed."},
+		func(g *Gate) *int64 { return &g.MaxExchangesPerSecond })),
 
-	{name: "activities", local: true,
+	{field: field{name: "activities", form: activitiesForm, unset: "none", example: []any{"Summarize", "Embed*"},
+		doc: "Activity types that run under a lease as a whole, each in one gate only; `*` stands for any run of characters. They can't run as local activities."},
+		local: true,
 		read: func(r *reader, at spot, g *Gate) {
-			g.Activities = r.texts(at, "activity types", activityAllowed, validActivity, strings.TrimSpace)
+			g.Activities = r.texts(at, activitiesForm, activityForm, strings.TrimSpace)
 		},
 		value: func(g *Gate) any { return listOf(g.Activities, func(s string) any { return s }) }},
-	{name: "exclude", local: true,
+	{field: field{name: "exclude", form: excludesForm, unset: "none", example: []any{"/models", "GET /health*"},
+		doc: "Requests below the endpoint that are not gated: a path pattern, optionally behind a method. `*` doesn't match a `/`."},
+		local: true,
 		read: func(r *reader, at spot, g *Gate) {
-			g.Exclude = r.texts(at, "patterns", excludeAllowed, validExclude, normalExclude)
+			g.Exclude = r.texts(at, excludesForm, excludeForm, normalExclude)
 		},
 		value: func(g *Gate) any { return listOf(g.Exclude, func(s string) any { return s }) }},
-	{name: "retry_hint",
-		read: func(r *reader, at spot, g *Gate) {
-			s, _ := r.word(at, string(RetryHintOn), string(RetryHintOff))
-			g.RetryHint = RetryHint(s)
-		},
-		value: func(g *Gate) any { return given(string(g.RetryHint)) }},
-	{name: "revision", local: true,
-		read: func(r *reader, at spot, g *Gate) {
-			g.Revision, _ = r.integer(at, 1, math.MaxInt64, "")
-		},
-		value: func(g *Gate) any { return nonZero(g.Revision) }},
+	wordKey(field{name: "retry_hint", form: wordForm{string(RetryHintOn), string(RetryHintOff)}, example: string(RetryHintOff),
+		doc: "Whether a failed attempt's error gains the time to come again, where the cooldown lasts longer than the activity's own back-off."},
+		func(g *Gate) *RetryHint { return &g.RetryHint }),
+	local(integerKey(field{name: "revision", form: integerForm{1, math.MaxInt64, ""}, example: int64(2),
+		doc: "Of two processes with different policies for one gate the higher revision wins; equal ones with different content are refused with `sluice.PolicyConflict`, which names the fields."},
+		func(g *Gate) *int64 { return &g.Revision })),
 }
 
-var gateKeyNames = func() []string {
-	names := make([]string, len(gateKeys))
+func limit(k key) key {
+	k.limit = true
+	return k
+}
+
+func local(k key) key {
+	k.local = true
+	return k
+}
+
+// integerKey: a field whose form has no 0 is unset where it is 0.
+func integerKey[T int | int64](f field, of func(*Gate) *T) key {
+	form := f.form.(integerForm)
+	return key{field: f,
+		read: func(r *reader, at spot, g *Gate) {
+			n, _ := r.integer(at, form)
+			*of(g) = T(n)
+		},
+		value: func(g *Gate) any {
+			if n := int64(*of(g)); n != 0 || form.least <= 0 {
+				return n
+			}
+			return nil
+		}}
+}
+
+// durationKey: a field whose form has no 0 is unset where it is 0.
+func durationKey(f field, of func(*Gate) *time.Duration) key {
+	form := f.form.(durationForm)
+	return key{field: f,
+		read: func(r *reader, at spot, g *Gate) { *of(g), _ = r.duration(at, form) },
+		value: func(g *Gate) any {
+			if d := *of(g); d != 0 || form.least <= 0 {
+				return durationText(d)
+			}
+			return nil
+		}}
+}
+
+// switchKey: a file says 0 for off, a Gate says Off, as its zero is the default.
+func switchKey(f field, of func(*Gate) *time.Duration) key {
+	form := f.form.(durationForm)
+	return key{field: f,
+		read: func(r *reader, at spot, g *Gate) {
+			if d, ok := r.duration(at, form); ok {
+				if d == 0 {
+					d = Off
+				}
+				*of(g) = d
+			}
+		},
+		value: func(g *Gate) any {
+			if d := *of(g); d != 0 {
+				return durationText(max(0, d))
+			}
+			return nil
+		}}
+}
+
+func textKey(f field, of func(*Gate) *string) key {
+	form := f.form.(textForm)
+	return key{field: f,
+		read:  func(r *reader, at spot, g *Gate) { *of(g), _ = r.text(at, form) },
+		value: func(g *Gate) any { return given(*of(g)) }}
+}
+
+func wordKey[T ~string](f field, of func(*Gate) *T) key {
+	form := f.form.(wordForm)
+	return key{field: f,
+		read: func(r *reader, at spot, g *Gate) {
+			s, _ := r.word(at, form)
+			*of(g) = T(s)
+		},
+		value: func(g *Gate) any { return given(string(*of(g))) }}
+}
+
+// gateForm is a gate in the file, and fileForm the file.
+var (
+	gateForm = mappingForm{fields: gateFields(), rules: onePacingRules()}
+	listed   = listForm{of: "gates", most: maxGates, item: gateForm}
+	words    = wordForm{string(InvalidRefuse), string(InvalidDisable)}
+	fileForm = mappingForm{fields: []field{
+		{name: "on_invalid", form: words, example: string(InvalidDisable),
+			doc: "What becomes of a faulty value of a limit: `refuse` refuses the file; `disable` warns and runs without that limit."},
+		{name: "gates", form: listed, unset: "none",
+			doc: "The gates, each with an identity of its own: provider, endpoint and name."},
+	}}
+)
+
+func gateFields() []field {
+	fields := make([]field, len(gateKeys))
 	for i, k := range gateKeys {
-		names[i] = k.name
+		fields[i] = k.field
 	}
-	return names
-}()
+	return fields
+}
+
+var gateKeyNames = namesOf(gateFields())
 
 // gateRead is a gate together with the places it came from.
 type gateRead struct {
@@ -267,7 +372,7 @@ func (r *reader) gate(at spot) gateRead {
 	}
 	for _, name := range []string{"provider", "endpoint"} {
 		if _, given := values[name]; !given {
-			r.missing(at, name, map[string]string{"provider": providerAllowed, "endpoint": endpointAllowed}[name])
+			r.missing(at, name, map[string]form{"provider": providerForm, "endpoint": endpointForm}[name].allowed())
 		}
 	}
 	r.onePacing(values, g)
@@ -283,7 +388,7 @@ func (r *reader) gate(at spot) gateRead {
 // onePacing refuses two ways to pace at once.
 func (r *reader) onePacing(values map[string]spot, g *Gate) {
 	var given []string
-	for _, form := range []string{formPerSecond, formInterval, formRequests} {
+	for _, form := range pacingForms {
 		if _, ok := values[form]; ok {
 			given = append(given, form)
 		}
@@ -293,7 +398,7 @@ func (r *reader) onePacing(values map[string]spot, g *Gate) {
 	}
 	g.Requests = admission.Rate{}
 	r.soft = true
-	r.message(values[given[1]], "stands beside "+given[0]+alsoBeside(given[2:]), "one of "+strings.Join([]string{formPerSecond, formInterval, formRequests}, ", "))
+	r.message(values[given[1]], "stands beside "+given[0]+alsoBeside(given[2:]), "one of "+strings.Join(pacingForms, ", "))
 	r.soft = false
 }
 
@@ -377,16 +482,17 @@ func setDefault[T comparable](field *T, value T) {
 }
 
 func (r *reader) overloadStatuses(at spot, g *Gate) {
-	items, ok := r.list(at, 200, "HTTP statuses")
+	items, ok := r.list(at, statusesForm)
 	if !ok {
 		return
 	}
+	status := statusesForm.item.(integerForm)
 	if len(items) == 0 {
-		r.message(at, "names no status", "at least one of 400 to 599; max_cooldown: 0 switches feedback off")
+		r.message(at, "names no status", "at least one of "+status.allowed()+"; max_cooldown: 0 switches feedback off")
 		return
 	}
 	for _, item := range items {
-		n, ok := r.integer(item, 400, 599, "")
+		n, ok := r.integer(item, status)
 		if ok && slices.Contains(g.OverloadStatuses, int(n)) {
 			r.fault(item, "each status once")
 		} else if ok {
@@ -397,9 +503,9 @@ func (r *reader) overloadStatuses(at spot, g *Gate) {
 }
 
 func (r *reader) resetHeaders(at spot, g *Gate) {
-	items, _ := r.list(at, 32, "{limit, remaining, reset}")
+	items, _ := r.list(at, resetHeadersForm)
 	for _, item := range items {
-		values, ok := r.fields(item, []string{"limit", "remaining", "reset"})
+		values, ok := r.fields(item, namesOf(resetHeadersForm.item.(mappingForm).fields))
 		if !ok {
 			continue
 		}
@@ -408,12 +514,12 @@ func (r *reader) resetHeaders(at spot, g *Gate) {
 			if !given {
 				return ""
 			}
-			s, _ := r.text(v, "the name of a header, at most 128 bytes", validHeaderName)
+			s, _ := r.text(v, headerForm)
 			return lowerASCII(s)
 		}
 		h := ResetHeader{Limit: header("limit"), Remaining: header("remaining"), Reset: header("reset")}
 		if _, given := values["reset"]; !given {
-			r.missing(item, "reset", "the name of a header")
+			r.missing(item, "reset", headerForm.allowed())
 		}
 		g.ResetHeaders = append(g.ResetHeaders, h)
 	}
@@ -430,11 +536,11 @@ func validHeaderName(s string) bool {
 }
 
 // texts reads a list of texts, each of them once.
-func (r *reader) texts(at spot, of, allowed string, valid func(string) bool, normal func(string) string) []string {
-	items, _ := r.list(at, maxListed, of)
+func (r *reader) texts(at spot, list listForm, each textForm, normal func(string) string) []string {
+	items, _ := r.list(at, list)
 	var texts []string
 	for _, item := range items {
-		s, ok := r.text(item, allowed, valid)
+		s, ok := r.text(item, each)
 		if !ok {
 			continue
 		}
@@ -447,15 +553,9 @@ func (r *reader) texts(at spot, of, allowed string, valid func(string) bool, nor
 	return texts
 }
 
-const activityAllowed = "the name of an activity type, * as a wildcard, at most 255 bytes"
-
-func validActivity(s string) bool { return s != "" && len(s) <= maxPatternLength && printable(s) }
-
 func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(c rune) bool { return !unicode.IsPrint(c) })
 }
-
-const excludeAllowed = `a path pattern below the endpoint such as "/models" or "GET /health*", at most 255 bytes`
 
 func validExclude(s string) bool {
 	method, pattern := splitExclude(s)
@@ -494,35 +594,6 @@ func given(s string) any {
 		return nil
 	}
 	return s
-}
-
-func nonZero(n int64) any {
-	if n == 0 {
-		return nil
-	}
-	return n
-}
-
-func nonZeroDuration(d time.Duration) any {
-	if d == 0 {
-		return nil
-	}
-	return durationText(d)
-}
-
-// zeroIsOff: a file says 0 for off, a Gate says Off, as its zero is the default.
-func zeroIsOff(d time.Duration) time.Duration {
-	if d == 0 {
-		return Off
-	}
-	return d
-}
-
-func durationOrOff(d time.Duration) any {
-	if d < 0 {
-		return durationText(0)
-	}
-	return nonZeroDuration(d)
 }
 
 func rateMapping(r admission.Rate) mapping {

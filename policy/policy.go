@@ -87,12 +87,12 @@ func (r *reader) policy(at spot) *Policy {
 		activities: map[string]*Gate{},
 	}
 	r.plain(at)
-	values, ok := r.fields(at, []string{"on_invalid", "gates"})
+	values, ok := r.fields(at, namesOf(fileForm.fields))
 	if !ok {
 		return p
 	}
 	if v, given := values["on_invalid"]; given { // wherever it stands: it rules how the gates are read
-		if word, ok := r.word(v, string(InvalidRefuse), string(InvalidDisable)); ok {
+		if word, ok := r.word(v, words); ok {
 			p.OnInvalid = OnInvalid(word)
 		}
 	}
@@ -101,7 +101,7 @@ func (r *reader) policy(at spot) *Policy {
 	if !given {
 		return p
 	}
-	items, _ := r.list(gates, maxGates, "gates")
+	items, _ := r.list(gates, listed)
 	reads := make([]gateRead, len(items))
 	for i, item := range items {
 		reads[i] = r.gate(item)

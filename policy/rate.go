@@ -17,16 +17,62 @@ const (
 	formRequests  = "requests"
 )
 
+var pacingForms = []string{formPerSecond, formInterval, formRequests}
+
+// onePacingRules are onePacing in JSON Schema.
+func onePacingRules() []any {
+	var rules []any
+	for i, a := range pacingForms {
+		for _, b := range pacingForms[i+1:] {
+			rules = append(rules, mapping{{"not", mapping{{"required", []any{a, b}}}}})
+		}
+	}
+	return rules
+}
+
+// The forms of the keys of a rate.
 var (
-	rateKeys   = []string{"limit", "per", "burst"}
-	budgetKeys = []string{"unit", "limit", "per", "burst"}
+	perSecondForm = decimalForm{most: admission.MaxRateLimit, digits: 7, zero: "no pacing"}
+	intervalForm  = durationForm{least: 0, most: admission.MaxPer, zero: "no pacing"}
+	limitForm     = integerForm{least: 0, most: admission.MaxRateLimit, zero: "off"}
+	perForm       = durationForm{least: 1, most: admission.MaxPer}
+	burstForm     = integerForm{least: 1, most: admission.MaxRateLimit}
+	unitForm      = textForm{
+		text:    fmt.Sprintf("[a-z][a-z0-9_]*, at most %d bytes", admission.MaxUnitLength),
+		valid:   admission.ValidUnit,
+		pattern: fmt.Sprintf(`^\s*[a-z][a-z0-9_]{0,%d}\s*$`, admission.MaxUnitLength-1),
+	}
 )
+
+// requestsForm and budgetsForm are the mappings that have a rate.
+var (
+	requestsForm = rateForm(field{name: "burst", form: burstForm, unset: "1", example: int64(10),
+		doc: "How many may start at once after idleness; 1 is even spacing."})
+	budgetForm = rateForm(field{name: "burst", form: burstForm, unset: "the limit", example: int64(10_000),
+		doc: "How much may be used at once after idleness. A call that costs more is refused for good."},
+		field{name: "unit", form: unitForm, unset: required, example: "tokens",
+			doc: "What is counted, such as tokens; each unit once."})
+	budgetsForm = listForm{of: "budgets", most: admission.MaxBudgets, item: budgetForm}
+)
+
+// rateForm is a mapping with the keys first, limit, per and burst.
+func rateForm(burst field, first ...field) mappingForm {
+	return mappingForm{
+		fields: append(first,
+			field{name: "limit", form: limitForm, unset: required, example: int64(500), doc: "How many in `per`."},
+			field{name: "per", form: perForm, unset: "required, unless the limit is 0", example: "1m", doc: "The time that `limit` is for."},
+			burst),
+		rules: []any{mapping{
+			{"if", mapping{{"properties", mapping{{"limit", mapping{{"minimum", int64(1)}}}}}}},
+			{"then", mapping{{"required", []any{"per"}}}},
+		}},
+	}
+}
 
 // perSecond reads an exact decimal of requests per second as a rational rate:
 // 7.5 is 15 per 2 s.
 func (r *reader) perSecond(at spot, g *Gate) {
-	allowed := fmt.Sprintf("0 (no pacing) to %d, a plain decimal with at most 7 digits after the point", int64(admission.MaxRateLimit))
-	text, ok := r.decimal(at, allowed)
+	text, ok := r.decimal(at, perSecondForm)
 	if !ok {
 		return
 	}
@@ -37,7 +83,7 @@ func (r *reader) perSecond(at spot, g *Gate) {
 	}
 	limit, seconds := rate.Num(), rate.Denom()
 	if limit.Cmp(big.NewInt(admission.MaxRateLimit)) > 0 || seconds.Cmp(big.NewInt(int64(admission.MaxPer/time.Second))) > 0 {
-		r.fault(at, allowed)
+		r.fault(at, perSecondForm.allowed())
 		return
 	}
 	g.Requests = admission.Rate{Limit: limit.Int64(), Per: time.Duration(seconds.Int64()) * time.Second, Burst: 1}
@@ -45,7 +91,7 @@ func (r *reader) perSecond(at spot, g *Gate) {
 
 // interval reads the least time between two requests.
 func (r *reader) interval(at spot, g *Gate) {
-	d, ok := r.duration(at, 0, admission.MaxPer, "no pacing")
+	d, ok := r.duration(at, intervalForm)
 	if !ok {
 		return
 	}
@@ -56,7 +102,7 @@ func (r *reader) interval(at spot, g *Gate) {
 }
 
 func (r *reader) requests(at spot, g *Gate) {
-	values, ok := r.fields(at, rateKeys)
+	values, ok := r.fields(at, namesOf(requestsForm.fields))
 	if !ok {
 		return
 	}
@@ -71,18 +117,18 @@ func (r *reader) rate(at spot, values map[string]spot, defaultBurst int64) (admi
 	before := r.found
 	var rate admission.Rate
 	if v, given := values["limit"]; given {
-		rate.Limit, _ = r.integer(v, 0, admission.MaxRateLimit, "off")
+		rate.Limit, _ = r.integer(v, limitForm)
 	} else {
-		r.missing(at, "limit", fmt.Sprintf("0 (off) to %d", int64(admission.MaxRateLimit)))
+		r.missing(at, "limit", limitForm.allowed())
 	}
 	if v, given := values["per"]; given {
-		rate.Per, _ = r.duration(v, 1, admission.MaxPer, "")
+		rate.Per, _ = r.duration(v, perForm)
 	} else if rate.Limit > 0 {
 		r.missing(at, "per", "a duration such as 1m")
 	}
 	rate.Burst = defaultBurst
 	if v, given := values["burst"]; given {
-		rate.Burst, _ = r.integer(v, 1, admission.MaxRateLimit, "")
+		rate.Burst, _ = r.integer(v, burstForm)
 	} else if defaultBurst == 0 {
 		rate.Burst = rate.Limit
 	}
@@ -115,7 +161,7 @@ func (r *reader) missing(at spot, name, allowed string) {
 // budgets reads every budget on its own: one with a fault does not take the
 // others with it.
 func (r *reader) budgets(at spot, g *Gate) {
-	items, ok := r.list(at, admission.MaxBudgets, "budgets")
+	items, ok := r.list(at, budgetsForm)
 	if !ok {
 		return
 	}
@@ -123,15 +169,14 @@ func (r *reader) budgets(at spot, g *Gate) {
 	seen := map[string]bool{}
 	for _, item := range items {
 		before := r.found
-		values, ok := r.fields(item, budgetKeys)
+		values, ok := r.fields(item, namesOf(budgetForm.fields))
 		if !ok {
 			continue
 		}
 		var unit string
-		allowed := fmt.Sprintf("[a-z][a-z0-9_]*, at most %d bytes", admission.MaxUnitLength)
 		if v, given := values["unit"]; !given {
-			r.missing(item, "unit", allowed)
-		} else if unit, ok = r.text(v, allowed, admission.ValidUnit); ok && seen[unit] {
+			r.missing(item, "unit", unitForm.allowed())
+		} else if unit, ok = r.text(v, unitForm); ok && seen[unit] {
 			r.fault(v, "each unit once")
 		}
 		seen[unit] = true

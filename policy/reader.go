@@ -166,14 +166,14 @@ func lineOf(n *yaml.Node) string {
 	return fmt.Sprintf(" (first in line %d)", n.Line)
 }
 
-// list reads a sequence of at most most values.
-func (r *reader) list(at spot, most int, of string) ([]spot, bool) {
+// list reads a sequence.
+func (r *reader) list(at spot, f listForm) ([]spot, bool) {
 	if at.node.Kind != yaml.SequenceNode {
-		r.fault(at, "a list of "+of)
+		r.fault(at, "a list of "+f.of)
 		return nil, false
 	}
-	if len(at.node.Content) > most {
-		r.message(at, fmt.Sprintf("%d of them", len(at.node.Content)), fmt.Sprintf("at most %d", most))
+	if len(at.node.Content) > f.most {
+		r.message(at, fmt.Sprintf("%d of them", len(at.node.Content)), fmt.Sprintf("at most %d", f.most))
 		return nil, false
 	}
 	items := make([]spot, len(at.node.Content))
@@ -183,12 +183,10 @@ func (r *reader) list(at spot, most int, of string) ([]spot, bool) {
 	return items, true
 }
 
-// integer reads a plain decimal integer from least to most; zero says what 0
-// means, where it has a meaning of its own.
-func (r *reader) integer(at spot, least, most int64, zero string) (int64, bool) {
+func (r *reader) integer(at spot, f integerForm) (int64, bool) {
 	n, err := strconv.ParseInt(at.node.Value, 10, 64)
-	if !at.scalar("!!int") || !plainInteger(at.node.Value) || err != nil || n < least || n > most {
-		r.fault(at, fmt.Sprintf("%d%s to %d", least, meaning(zero), most))
+	if !at.scalar("!!int") || !plainInteger(at.node.Value) || err != nil || n < f.least || n > f.most {
+		r.fault(at, f.allowed())
 		return 0, false
 	}
 	return n, true
@@ -208,11 +206,10 @@ func plainInteger(s string) bool {
 	return s == "0" || allDigits(s) && s[0] != '0'
 }
 
-// duration reads a Go duration such as 2m, or a plain 0.
-func (r *reader) duration(at spot, least, most time.Duration, zero string) (time.Duration, bool) {
+func (r *reader) duration(at spot, f durationForm) (time.Duration, bool) {
 	d, ok := parseDuration(at)
-	if !ok || d < least || d > most {
-		r.fault(at, fmt.Sprintf("%s%s to %s, such as 1m30s", durationText(least), meaning(zero), durationText(most)))
+	if !ok || d < f.least || d > f.most {
+		r.fault(at, f.allowed())
 		return 0, false
 	}
 	return d, true
@@ -245,19 +242,22 @@ func durationText(d time.Duration) string {
 	return s
 }
 
-// text reads a text for which valid holds once white space around it is gone.
-func (r *reader) text(at spot, allowed string, valid func(string) bool) (string, bool) {
+func (r *reader) text(at spot, f textForm) (string, bool) {
 	s := strings.TrimSpace(at.node.Value)
-	if !at.scalar("!!str") || !valid(s) {
-		r.fault(at, allowed)
+	if !at.scalar("!!str") || !f.valid(s) {
+		r.fault(at, f.allowed())
 		return "", false
 	}
 	return s, true
 }
 
-// word reads one of a few words.
-func (r *reader) word(at spot, words ...string) (string, bool) {
-	return r.text(at, strings.Join(words, ", "), func(s string) bool { return slices.Contains(words, s) })
+func (r *reader) word(at spot, f wordForm) (string, bool) {
+	s := strings.TrimSpace(at.node.Value)
+	if !at.scalar("!!str") || !slices.Contains(f, s) {
+		r.fault(at, f.allowed())
+		return "", false
+	}
+	return s, true
 }
 
 func (r *reader) boolean(at spot) (value, ok bool) {
@@ -269,17 +269,17 @@ func (r *reader) boolean(at spot) (value, ok bool) {
 			return false, true
 		}
 	}
-	r.fault(at, "true, false")
+	r.fault(at, booleanForm{}.allowed())
 	return false, false
 }
 
-// decimal reads an exact decimal number of at least 0, such as 7.5, as text.
-func (r *reader) decimal(at spot, allowed string) (string, bool) {
+// decimal reads a number as text, digits after the point included.
+func (r *reader) decimal(at spot, f decimalForm) (string, bool) {
 	s := at.node.Value
 	whole, fraction, dotted := strings.Cut(s, ".")
 	ok := at.scalar("!!int", "!!float") && len(s) <= 40 && plainInteger(whole) && s[0] != '-' && (!dotted || allDigits(fraction))
 	if !ok {
-		r.fault(at, allowed)
+		r.fault(at, f.allowed())
 	}
 	return s, ok
 }

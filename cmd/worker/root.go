@@ -69,7 +69,7 @@ calls to a provider with a quota, and leaves everything up to look at.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{command: c.CommandPath(), text: err.Error()}
 	})
-	root.AddCommand(p.devCommand(), p.serverCommand(), p.providerCommand(), p.runCommand(), p.validateCommand(), p.versionCommand(), p.demoWorkerCommand(), p.demoProviderCommand())
+	root.AddCommand(p.devCommand(), p.serverCommand(), p.providerCommand(), p.runCommand(), p.validateCommand(), p.schemaCommand(), p.versionCommand(), p.demoWorkerCommand(), p.demoProviderCommand())
 	return root
 }
 
