@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"sluice/admission"
 	"sluice/policy"
 	"sluice/workflows"
 	"sluice/workflows/contract"
@@ -119,7 +120,7 @@ func classify(err error) error {
 // start starts the admission workflow, unless it runs by now. A gate that ended
 // within the last TTL left leases behind: the new one first learns of them.
 func (l *durableLink) start(ctx context.Context) error {
-	start := workflows.Start{Contract: workflows.ContractVersion, GateID: l.gate.ID(), Policy: l.body, RunEvents: l.RunEvents}
+	start := workflows.Start{Contract: workflows.ContractVersion, GateID: l.gate.ID(), Policy: l.body, Rules: uint32(admission.NewestRules), RunEvents: l.RunEvents}
 	last, err := l.Service.DescribeWorkflowExecution(ctx, &workflowservice.DescribeWorkflowExecutionRequest{
 		Namespace: l.Namespace, Execution: &commonpb.WorkflowExecution{WorkflowId: l.workflowID},
 	})

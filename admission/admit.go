@@ -18,12 +18,16 @@ func (s *Scheduler) Advance(now Instant) {
 }
 
 // end does what is due for an entry: a lease outlived max_hold, a deadline
-// passed, a parked ticket's time is over.
+// passed, the time of a parked ticket or of a kept lease is over.
 func (s *Scheduler) end(i int32, now Instant) {
 	e := &s.q.entries[i]
 	if e.state == entryLeased {
 		s.Counters.Expired++
-		s.revoke(i, RevokedMaxHold)
+		cause := RevokedMaxHold
+		if now < e.expires {
+			cause = RevokedAway
+		}
+		s.revoke(i, cause)
 		s.forget(i)
 		return
 	}
@@ -117,23 +121,28 @@ func (s *Scheduler) admit(i int32, t Instant) {
 	h.queued.remove(&s.q.costs[i], len(s.limits.Budgets))
 	h.leased++
 	s.leases++
+	s.charge(i, t, s.leases)
+	e.state, e.lease, e.startAt, e.expires = entryLeased, s.leases, t, t.Add(s.limits.MaxHold)
+	e.generation++
+	s.names[nameLease].put(hashLease(e.lease), i)
+	s.inUse += int64(e.weight)
+	s.Counters.Admissions++
+	s.schedule(i)
+	s.grantNotice(i)
+}
+
+// charge takes what an attempt that starts at t costs.
+func (s *Scheduler) charge(i int32, t Instant, lease uint64) {
 	if r := s.limits.Pacing; !r.IsZero() {
 		s.pacing.take(t, 1, r)
 	}
 	for b := range s.limits.Budgets {
 		if cost := s.q.costs[i][b]; cost > 0 {
-			s.budgets[b].take(t, s.leases, cost, s.limits.Budgets[b].Rate)
+			s.budgets[b].take(t, lease, cost, s.limits.Budgets[b].Rate)
 		}
 	}
 	s.cool.ramped(t)
-	e.state, e.lease, e.startAt, e.expires = entryLeased, s.leases, t, t.Add(s.limits.MaxHold)
-	e.generation++
-	s.names[nameLease].put(hashLease(e.lease), i)
-	s.inUse += int64(e.weight)
 	s.lastStart = t
-	s.Counters.Admissions++
-	s.schedule(i)
-	s.grantNotice(i)
 }
 
 // NextWake returns when Advance is due by itself; Never while nothing is. After

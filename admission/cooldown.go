@@ -32,6 +32,9 @@ func (s *Scheduler) learn(now Instant, f *Feedback, started Instant) {
 		if news {
 			s.cool.streak, s.cool.zeroHint = 0, false
 		}
+		if f.Asked > 0 && s.since(2) { // the limit is exhausted, though this one still passed
+			s.Cooldown(now, f.Asked, Cause{Status: f.Status, Source: f.Source})
+		}
 		return
 	case OutcomeOverload:
 	default:

@@ -12,6 +12,8 @@ type dueItem struct {
 // dueAt is when something happens to the entry by itself; 0: never.
 func (s *Scheduler) dueAt(e *entry) Instant {
 	switch {
+	case e.state == entryLeased && e.parkedAt != 0:
+		return min(e.expires, e.parkedAt.Add(s.limits.ParkTTL))
 	case e.state == entryLeased:
 		return e.expires
 	case e.parkedAt != 0:

@@ -13,6 +13,7 @@ type Exchange struct {
 	Holder     string
 	Generation uint64 // of the holder: its process start
 	Seq        uint64 // from 1; each is applied once
+	Rules      Rules  // the newest that the holder's process can host; 0: unknown
 	Confirmed  uint64 // number of the last notice seen
 
 	// Resync: Present lists all that the holder has in use and in the queue.
@@ -53,6 +54,7 @@ type HandBack struct {
 type Release struct {
 	Lease      uint64
 	Generation uint32 // 0: whatever it is
+	Keep       bool   // with HoldCall: the attempt is over, the call is not
 	Feedback   Feedback
 }
 
@@ -154,7 +156,7 @@ func (s *Scheduler) admitExchange(now Instant, x *Exchange) (HolderRef, verdict)
 		s.Counters.Gaps++
 		return h, needsResync
 	}
-	holder.seq = x.Seq
+	holder.seq, holder.rules = x.Seq, x.Rules
 	s.counter++
 	return h, applied
 }
@@ -166,7 +168,7 @@ func (s *Scheduler) applyBody(now Instant, h HolderRef, x *Exchange) {
 	}
 	for i := range x.Release {
 		r := &x.Release[i]
-		s.endUsed(now, h, r.Lease, r.Generation, &r.Feedback)
+		s.endUsed(now, h, r.Lease, r.Generation, r.Keep, &r.Feedback)
 	}
 	for _, b := range x.HandBack {
 		s.HandBack(now, h, b.Lease, b.Late)
@@ -283,7 +285,7 @@ func (s *Scheduler) presentLease(now Instant, h HolderRef, p *Present) {
 	*e = entry{
 		key: p.Key, number: p.Number, arrival: s.arrivals, weight: int32(max(p.Weight, 1)),
 		arrivedAt: now, accounted: now, attempt: p.Attempt, hold: p.Hold, holder: int32(h),
-		state: entryLeased, lease: p.Lease, generation: max(p.Generation, 1), presented: true, startAt: min(p.StartAt, now.Add(s.ahead())),
+		state: entryLeased, lease: p.Lease, generation: max(p.Generation, 1), spent: true, startAt: min(p.StartAt, now.Add(s.ahead())),
 		due: none, next: none, prev: none, waits: none,
 	}
 	e.expires = e.startAt.Add(s.limits.MaxHold)

@@ -20,6 +20,7 @@ type holder struct {
 	lastSeen   Instant
 	comeAgain  Instant // when it promised to be back; 0: no promise
 	seq        uint64  // of the last exchange applied
+	rules      Rules   // the newest that its process can host; 0: it never said
 	queued     tally
 	leased     int
 	delivery   time.Duration // observed time for a grant to arrive
@@ -108,6 +109,9 @@ func (s *Scheduler) lose(i int32, now Instant) {
 	}
 	for at := int32(0); at < int32(len(s.q.entries)) && h.leased > 0; at++ {
 		if e := &s.q.entries[at]; e.holder == i && e.state == entryLeased {
+			if s.since(2) && e.startAt > now {
+				s.refund(at, now)
+			}
 			s.forget(at)
 			s.Counters.Expired++
 		}

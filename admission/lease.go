@@ -26,10 +26,18 @@ type Feedback struct {
 // Release ends a lease. Its feedback is applied first. An unknown lease, one of
 // another holder or an older generation of it (0: any) is a counted no-op.
 func (s *Scheduler) Release(now Instant, h HolderRef, lease uint64, generation uint32, f Feedback) {
-	s.endUsed(s.observe(now), h, lease, generation, &f)
+	s.endUsed(s.observe(now), h, lease, generation, false, &f)
 }
 
-func (s *Scheduler) endUsed(now Instant, h HolderRef, lease uint64, generation uint32, f *Feedback) {
+// Keep is Release for an attempt whose call goes on: under HoldCall the lease
+// waits for the call's next attempt, as long as a parked ticket's place would,
+// and gives back nothing of what it reserved but what Actual says. Otherwise it
+// ends.
+func (s *Scheduler) Keep(now Instant, h HolderRef, lease uint64, generation uint32, f Feedback) {
+	s.endUsed(s.observe(now), h, lease, generation, true, &f)
+}
+
+func (s *Scheduler) endUsed(now Instant, h HolderRef, lease uint64, generation uint32, keep bool, f *Feedback) {
 	i := s.byLease(lease)
 	if i == none || s.q.entries[i].holder != int32(h) || generation != 0 && generation != s.q.entries[i].generation {
 		s.Counters.StaleReleases++
@@ -43,6 +51,10 @@ func (s *Scheduler) endUsed(now Instant, h HolderRef, lease uint64, generation u
 	s.learn(now, f, min(max(f.StartedAt, s.q.entries[i].startAt), now))
 	if len(f.Actual) > 0 {
 		s.settle(i, now, f.Actual)
+	}
+	if keep && s.since(2) && s.q.entries[i].hold == HoldCall {
+		s.keep(i, now)
+		return
 	}
 	s.noteRelease(now)
 	s.forget(i)
@@ -83,7 +95,7 @@ func (s *Scheduler) settle(i int32, now Instant, actual []UnitCost) {
 		}
 		rate := s.limits.Budgets[b].Rate
 		switch reserved := s.q.costs[i][b]; {
-		case used[b] < reserved && !e.presented:
+		case used[b] < reserved && !e.spent:
 			s.budgets[b].give(now, e.lease, s.leases, reserved-used[b], rate)
 		case used[b] > reserved:
 			s.budgets[b].owe(now, s.leases, min(used[b]-reserved, maxOverrun*rate.Burst), rate)
@@ -94,7 +106,7 @@ func (s *Scheduler) settle(i int32, now Instant, actual []UnitCost) {
 // refund gives back all that a lease reserved.
 func (s *Scheduler) refund(i int32, now Instant) {
 	e := &s.q.entries[i]
-	if e.presented {
+	if e.spent {
 		return
 	}
 	for b := range s.limits.Budgets {
@@ -131,7 +143,7 @@ func (s *Scheduler) requeue(i int32, now Instant) bool {
 	s.freePlace(e, i)
 	h := &s.holders[e.holder]
 	h.leased--
-	e.lease, e.startAt, e.expires, e.presented = 0, 0, 0, false
+	e.lease, e.startAt, e.expires, e.parkedAt, e.spent = 0, 0, 0, 0, false
 	e.accounted = max(now, e.accounted)
 	s.q.enqueue(i)
 	s.queued++
@@ -164,9 +176,19 @@ func (s *Scheduler) freePlace(e *entry, i int32) {
 	}
 }
 
+// keep holds a lease between two attempts of its call, for as long as a parked
+// ticket's place is kept. What the attempt reserved is spent.
+func (s *Scheduler) keep(i int32, now Instant) {
+	e := &s.q.entries[i]
+	e.parkedAt, e.spent = now, true
+	s.schedule(i)
+}
+
 // move hands a lease on to the next attempt of the same call, and fences the
-// attempt that had it.
-func (s *Scheduler) move(i int32, h HolderRef, r *Request) {
+// attempt that had it. The place is the call's, but each attempt is one more
+// request to the provider: it waits for its time as if it stood before all
+// others, and costs what it costs.
+func (s *Scheduler) move(now Instant, i int32, h HolderRef, r *Request) {
 	s.revoke(i, RevokedMoved)
 	s.disown(i)
 	e := &s.q.entries[i]
@@ -174,5 +196,18 @@ func (s *Scheduler) move(i int32, h HolderRef, r *Request) {
 	e.generation++
 	s.holders[h].leased++
 	s.number(i)
+	if s.since(2) {
+		e.parkedAt, e.spent = 0, true
+		s.q.forgetWaits(i)
+		e.startAt = s.earliest(i, now)
+		if s.limits.Pacing.Spaced() {
+			e.startAt = max(e.startAt, now.Add(s.holders[h].delivery))
+		}
+		s.accountHead(now) // it waits for the order from now on
+		e.accounted = e.startAt
+		s.explain(i, now, e.startAt)
+		s.charge(i, e.startAt, s.leases+1) // all leases see it
+		s.schedule(i)
+	}
 	s.grantNotice(i)
 }

@@ -65,11 +65,12 @@ func runModel(seed uint64, steps int) (failed *trace) {
 	if rng.IntN(10) == 0 {
 		learnUntil = now + Instant(rng.Int64N(int64(3*time.Second)))
 	}
-	s, err := New(now, limits, Options{LearnUntil: learnUntil})
+	rules := pick(rng, OldestRules, NewestRules, NewestRules)
+	s, err := New(now, limits, Options{Rules: rules, LearnUntil: learnUntil})
 	if err != nil {
 		return &trace{err: err}
 	}
-	m := &model{rng: rng, now: now, s: s, o: newOracle(now, limits, learnUntil), log: &trace{start: fmt.Sprintf("limits %+v", s.limits)}}
+	m := &model{rng: rng, now: now, s: s, o: newOracle(now, limits, learnUntil, rules), log: &trace{start: fmt.Sprintf("rules %d, limits %+v", rules, s.limits)}}
 	for _, id := range []string{"a", "b", "c"} {
 		m.workers = append(m.workers, &modelWorker{id: id, generation: 1, mine: map[uint64]*modelTicket{}})
 	}
@@ -102,7 +103,7 @@ type model struct {
 	keys     []uint64
 	starts   []Instant             // since the limits last changed
 	spent    map[string][]spending // likewise, of each budget
-	leases   map[uint64]bool       // all that were granted
+	leases   map[attemptStart]bool // all that were granted
 	oldBytes []byte                // an earlier state, for a reset
 	old      *oracle
 }
@@ -128,6 +129,12 @@ type modelTicket struct {
 	startAt    Instant
 }
 
+// attemptStart tells the attempts of a lease apart, of which each has its start.
+type attemptStart struct {
+	lease uint64
+	at    Instant
+}
+
 // spending is what was used of a budget by a lease that started at an instant.
 type spending struct {
 	at Instant
@@ -135,7 +142,7 @@ type spending struct {
 }
 
 func (m *model) forgetHistory() {
-	m.starts, m.spent, m.leases = nil, map[string][]spending{}, map[uint64]bool{}
+	m.starts, m.spent, m.leases = nil, map[string][]spending{}, map[attemptStart]bool{}
 }
 
 func pick[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }
@@ -207,6 +214,13 @@ func (m *model) step() error {
 		m.s.Pause(m.now, "test")
 		m.o.observe(m.now)
 		m.o.paused = true
+	case d < 88:
+		rules := pick(rng, OldestRules, NewestRules)
+		m.note("the next run keeps rules %d", rules)
+		if m.s, err = Restore(m.s.SnapshotUnder(rules, nil)); err != nil {
+			return err
+		}
+		m.o.handOver(rules)
 	case d < 92:
 		m.note("resume")
 		m.s.Resume(m.now)
@@ -255,7 +269,7 @@ func (m *model) step() error {
 		m.o = m.old.clone()
 		m.forgetHistory()
 		for _, t := range m.o.leased() {
-			m.leases[t.lease] = true
+			m.leases[attemptStart{t.lease, t.startAt}] = true
 		}
 	}
 	if err != nil {
@@ -351,7 +365,7 @@ func (m *model) exchange(w *modelWorker) error {
 			x.HandBack = append(x.HandBack, HandBack{Lease: t.lease, Late: d < 3})
 			t.lease = 0
 		case t.lease != 0 && d < 12:
-			x.Release = append(x.Release, Release{Lease: t.lease, Generation: t.generation - uint32(rng.IntN(2)), Feedback: m.feedback(t)})
+			x.Release = append(x.Release, Release{Lease: t.lease, Generation: t.generation - uint32(rng.IntN(2)), Keep: rng.IntN(3) == 0, Feedback: m.feedback(t)})
 			delete(w.mine, number)
 		}
 	}
@@ -371,7 +385,7 @@ func (m *model) exchange(w *modelWorker) error {
 func (m *model) feedback(t *modelTicket) Feedback {
 	rng := m.rng
 	f := Feedback{Outcome: pick(rng, OutcomeSuccess, OutcomeSuccess, OutcomeError, OutcomeOverload, OutcomeAbandoned), Asked: -1}
-	if f.Outcome == OutcomeOverload {
+	if f.Outcome == OutcomeOverload || f.Outcome == OutcomeSuccess && rng.IntN(4) == 0 {
 		f.Asked = pick(rng, -1, -1, 0, 300*time.Millisecond, 5*time.Second)
 	}
 	if rng.IntN(2) == 0 {
@@ -528,21 +542,23 @@ func (m *model) checkNotices(h *oHolder) error {
 func (m *model) checkStarts() error {
 	s, o := m.s, m.o
 	for _, t := range o.leased() {
-		if m.leases[t.lease] {
+		this := attemptStart{t.lease, t.startAt}
+		if m.leases[this] {
 			continue
 		}
-		m.leases[t.lease] = true
+		m.leases[this] = true
 		if !m.fresh(t) {
 			continue // presented, not admitted
 		}
-		if t.startAt < o.now || t.startAt > o.now.Add(max(o.limits.LookAhead, 20*time.Millisecond)) {
+		moved := t.generation > 1 && t.spent // it has its place already
+		if t.startAt < o.now || !moved && t.startAt > o.now.Add(max(o.limits.LookAhead, 20*time.Millisecond)) {
 			return fmt.Errorf("start %v is not near now %v", t.startAt, o.now)
 		}
-		if o.limits.MaxInFlight > 0 && s.inUse > o.limits.MaxInFlight {
+		if !moved && o.limits.MaxInFlight > 0 && s.inUse > o.limits.MaxInFlight {
 			return fmt.Errorf("admitted to %d in use, cap %d", s.inUse, o.limits.MaxInFlight)
 		}
 		for _, q := range o.queue() {
-			if q.arrival < t.arrival && o.present(q.holder) {
+			if !moved && q.arrival < t.arrival && o.present(q.holder) {
 				return fmt.Errorf("%v overtook %v", t, q)
 			}
 		}
@@ -583,7 +599,7 @@ func (m *model) checkStarts() error {
 // fresh reports whether the lease was admitted in this step, by the notice that
 // is still on its way.
 func (m *model) fresh(t *oTicket) bool {
-	return !t.presented && slices.ContainsFunc(t.holder.outbox, func(n Notice) bool {
+	return slices.ContainsFunc(t.holder.outbox, func(n Notice) bool {
 		return n.Kind == NoticeGrant && n.Lease == t.lease && n.StartAt == t.startAt && n.Generation == t.generation
 	})
 }

@@ -62,6 +62,7 @@ const (
 	RevokedMaxHold  RevokeCause = iota + 1 // it outlived max_hold
 	RevokedMoved                           // the next attempt of the call has it
 	RevokedOperator                        // a person ended it
+	RevokedAway                            // it was kept, and the call's next attempt did not come
 )
 
 // maxOutbox bounds what a holder may leave unconfirmed before its acquires are

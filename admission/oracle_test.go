@@ -16,6 +16,7 @@ type oracle struct {
 	now, armed Instant
 	learnUntil Instant
 	paused     bool
+	rules      Rules
 
 	tickets  []*oTicket // in the queue or leased, by arrival
 	holders  []*oHolder
@@ -49,7 +50,7 @@ type oTicket struct {
 	weight    int64
 	cost      map[string]int64
 	deadline  Instant
-	parkedAt  Instant
+	parkedAt  Instant  // of a lease: since when it is kept
 	holder    *oHolder // nil: parked
 	owner     bool     // its key stands for it
 	handBacks int
@@ -60,7 +61,7 @@ type oTicket struct {
 	generation uint32
 	startAt    Instant
 	expires    Instant
-	presented  bool
+	spent      bool              // nothing is given back
 	used       map[string]*int64 // of each budget, as far as is known
 }
 
@@ -75,8 +76,8 @@ type oHolder struct {
 	noticed    uint64
 }
 
-func newOracle(now Instant, l Limits, learnUntil Instant) *oracle {
-	return &oracle{limits: l.WithDefaults(), now: now, learnUntil: learnUntil, leases: uint64(now) / 1000,
+func newOracle(now Instant, l Limits, learnUntil Instant, rules Rules) *oracle {
+	return &oracle{limits: l.WithDefaults(), now: now, rules: rules, learnUntil: learnUntil, leases: uint64(now) / 1000,
 		full: map[string]*big.Rat{}, log: map[string][]taken{}}
 }
 
@@ -198,7 +199,7 @@ func (o *oracle) take(unit string, t *oTicket, units int64, r Rate) {
 	if full := o.fullAt(unit); units == r.Burst && ceilRat(full) == t.startAt {
 		base = full // the exact instant, not the nanosecond after it
 	}
-	if t.presented {
+	if t.spent {
 		t = nil // what else was used since is unknown
 	}
 	o.log[unit] = append(o.log[unit], taken{base, units, t})
@@ -213,7 +214,7 @@ func (o *oracle) give(t *oTicket, unit string, units int64, r Rate) {
 			o.log[unit][i].units -= units
 		}
 	}
-	if !t.presented {
+	if !t.spent {
 		o.log[unit] = append(o.log[unit], taken{base: rat(int64(o.now))})
 	}
 	o.retell(unit, r)
@@ -265,6 +266,9 @@ func (o *oracle) register(now Instant, id string, generation uint64) *oHolder {
 func (o *oracle) lose(h *oHolder) {
 	for _, t := range slices.Clone(o.tickets) {
 		if t.holder == h && t.lease != 0 {
+			if o.rules >= 2 && t.startAt > o.now {
+				o.refund(t)
+			}
 			o.remove(t)
 		} else if t.holder == h {
 			o.park(t)
@@ -421,6 +425,9 @@ func (o *oracle) acquire(h *oHolder, r Request) {
 				o.refuse(old.holder, old.number, Refusal{Kind: RefusedSuperseded})
 			}
 			old.holder, old.number, old.attempt, old.hold, old.parkedAt = h, r.Number, r.Attempt, r.Hold, 0
+			if o.rules >= 2 {
+				old.waited = 0
+			}
 			if old.deadline == 0 {
 				old.deadline = r.Deadline
 			}
@@ -429,6 +436,16 @@ func (o *oracle) acquire(h *oHolder, r Request) {
 			o.tell(old.holder, Notice{Kind: NoticeRevoked, Ticket: old.number, Lease: old.lease, Generation: old.generation, Revoked: RevokedMoved})
 			old.holder, old.number, old.attempt = h, r.Number, r.Attempt
 			old.generation++
+			if o.rules >= 2 {
+				// One more request to the provider, before all that queue.
+				old.parkedAt, old.spent = 0, true
+				old.startAt = o.earliest(old)
+				if o.limits.Pacing.Spaced() {
+					old.startAt = max(old.startAt, o.now.Add(h.delivery))
+				}
+				old.waited, old.counted = old.startAt.Sub(o.now), old.startAt
+				o.start(old)
+			}
 			o.grant(old)
 			return
 		}
@@ -503,7 +520,7 @@ func (o *oracle) handBack(t *oTicket) bool {
 			}
 		}
 	}
-	t.lease, t.startAt, t.expires, t.presented = 0, 0, 0, false
+	t.lease, t.startAt, t.expires, t.parkedAt, t.spent = 0, 0, 0, 0, false
 	t.counted = max(t.counted, o.now)
 	if o.find(func(x *oTicket) bool { return x != t && x.owner && x.key == t.key }) != nil {
 		o.refuse(t.holder, t.number, Refusal{Kind: RefusedSuperseded})
@@ -542,6 +559,10 @@ func (o *oracle) release(h *oHolder, r Release) {
 			o.owe(b.Unit, min(used-t.cost[b.Unit], 10*b.Rate.Burst), b.Rate)
 		}
 	}
+	if r.Keep && o.rules >= 2 && t.hold == HoldCall {
+		t.parkedAt, t.spent = o.now, true
+		return
+	}
 	o.remove(t)
 }
 
@@ -550,6 +571,9 @@ func (o *oracle) release(h *oHolder, r Release) {
 func (o *oracle) feedback(f Feedback, started Instant) {
 	if f.Outcome == OutcomeSuccess && started >= o.cooldown {
 		o.streak, o.zeroHint = 0, false
+	}
+	if f.Outcome == OutcomeSuccess && o.rules >= 2 {
+		o.cool(f.Asked)
 	}
 	if f.Outcome != OutcomeOverload || o.limits.MaxCooldown == 0 {
 		return
@@ -632,6 +656,16 @@ func (o *oracle) setLimits(now Instant, l Limits) {
 				o.refuse(t.holder, t.number, refusal)
 			}
 			o.remove(t)
+		}
+	}
+}
+
+// handOver begins a run under other rules. The oldest know no kept leases.
+func (o *oracle) handOver(rules Rules) {
+	o.rules = rules
+	for _, t := range o.leased() {
+		if rules < 2 {
+			t.parkedAt = 0
 		}
 	}
 }
@@ -738,7 +772,7 @@ func (o *oracle) resync(h *oHolder, x *Exchange) {
 		n := &oTicket{
 			key: p.Key, number: p.Number, arrival: o.arrivals, attempt: p.Attempt, hold: p.Hold, weight: max(p.Weight, 1),
 			cost: o.priced(&p.Request), holder: h, counted: o.now, lease: p.Lease, generation: max(p.Generation, 1),
-			startAt: min(p.StartAt, o.now.Add(max(o.limits.LookAhead, 0))), presented: true, used: map[string]*int64{},
+			startAt: min(p.StartAt, o.now.Add(max(o.limits.LookAhead, 0))), spent: true, used: map[string]*int64{},
 			owner: o.find(func(t *oTicket) bool { return t.owner && t.key == p.Key }) == nil,
 		}
 		n.expires = n.startAt.Add(o.limits.MaxHold)
@@ -772,6 +806,9 @@ func (o *oracle) charge(t *oTicket) {
 
 // ends is when a ticket or lease ends by itself; 0: never.
 func (o *oracle) ends(t *oTicket) Instant {
+	if t.lease != 0 && t.parkedAt != 0 {
+		return min(t.expires, t.parkedAt.Add(o.limits.ParkTTL))
+	}
 	if t.lease != 0 {
 		return t.expires
 	}
@@ -797,7 +834,11 @@ func (o *oracle) advance(now Instant) {
 			break
 		}
 		if first.lease != 0 {
-			o.tell(first.holder, Notice{Kind: NoticeRevoked, Ticket: first.number, Lease: first.lease, Generation: first.generation, Revoked: RevokedMaxHold})
+			cause := RevokedMaxHold
+			if o.now < first.expires {
+				cause = RevokedAway
+			}
+			o.tell(first.holder, Notice{Kind: NoticeRevoked, Ticket: first.number, Lease: first.lease, Generation: first.generation, Revoked: cause})
 		} else if first.holder != nil {
 			o.refuse(first.holder, first.number, Refusal{Kind: RefusedQueueTimeout})
 		}
@@ -856,15 +897,8 @@ func (o *oracle) admitOne() bool {
 	if o.blocked(t) || at > o.now.Add(max(o.limits.LookAhead, 0)) {
 		return false
 	}
-	if o.cooldown != 0 && start >= o.cooldown {
-		o.ramped++
-	}
-	o.lastStart = start
-	t.startAt, t.expires, t.used = start, start.Add(o.limits.MaxHold), map[string]*int64{}
-	if o.limits.Pacing.Limit > 0 {
-		o.take("", t, 1, o.limits.Pacing)
-	}
-	o.charge(t)
+	t.startAt, t.expires = start, start.Add(o.limits.MaxHold)
+	o.start(t)
 	o.leases++
 	t.lease = o.leases
 	t.generation++
@@ -872,6 +906,19 @@ func (o *oracle) admitOne() bool {
 	t.counted = start
 	o.grant(t)
 	return true
+}
+
+// start takes what the attempt costs at its start.
+func (o *oracle) start(t *oTicket) {
+	if o.cooldown != 0 && t.startAt >= o.cooldown {
+		o.ramped++
+	}
+	o.lastStart = t.startAt
+	t.used = map[string]*int64{}
+	if o.limits.Pacing.Limit > 0 {
+		o.take("", t, 1, o.limits.Pacing)
+	}
+	o.charge(t)
 }
 
 // mustWake is the last instant at which the gate may be woken without missing

@@ -31,11 +31,11 @@ type entry struct {
 	hold      Hold
 	handBacks uint8 // for lateness
 	owner     bool  // its key stands for it
-	presented bool  // the lease is known from its holder alone, see presentLease
+	spent     bool  // nothing of what the lease reserved is given back
 
 	arrivedAt  Instant
 	deadline   Instant // of the queue; 0: none
-	parkedAt   Instant // 0: not parked
+	parkedAt   Instant // 0: not parked; of a lease: since when it is kept between attempts
 	accounted  Instant // up to where its waits are filled
 	lease      uint64
 	startAt    Instant // of the lease
@@ -73,13 +73,19 @@ func (q *slab) alloc() int32 {
 }
 
 func (q *slab) release(i int32) {
+	q.forgetWaits(i)
 	e := &q.entries[i]
-	if e.waits != none {
-		q.freeWaits = append(q.freeWaits, e.waits)
-	}
-	e.state, e.waits, e.holder, e.next = entryFree, none, none, q.free
+	e.state, e.holder, e.next = entryFree, none, q.free
 	q.labels[i] = ""
 	q.free = i
+}
+
+// forgetWaits begins the account of an entry anew.
+func (q *slab) forgetWaits(i int32) {
+	if e := &q.entries[i]; e.waits != none {
+		q.freeWaits = append(q.freeWaits, e.waits)
+		e.waits = none
+	}
 }
 
 // waited is how long the entry has waited.

@@ -10,10 +10,12 @@ import (
 // rules that it began with, so that its history replays.
 type Rules uint32
 
-// The rules that this code knows.
+// The rules that this code knows. Since 2: a successful answer can ask for a
+// cooldown; a call with HoldCall keeps its lease between attempts, and each of
+// them waits for its time; what a lost holder had not started costs nothing.
 const (
 	OldestRules Rules = 1
-	NewestRules Rules = 1
+	NewestRules Rules = 2
 )
 
 // PresenceGrace is how long after its promised return a holder still counts as
@@ -144,6 +146,22 @@ func checkRules(r Rules) error {
 
 // Rules returns the rules of this run.
 func (s *Scheduler) Rules() Rules { return s.rules }
+
+// since reports whether the run's decisions are those of r or newer.
+func (s *Scheduler) since(r Rules) bool { return s.rules >= r }
+
+// NextRules returns what the next run is to keep: the newest rules that this
+// program and every live holder can host, be they older than this run's. A
+// holder that never said is taken to know the oldest.
+func (s *Scheduler) NextRules() Rules {
+	next := NewestRules
+	for i := range s.holders {
+		if h := &s.holders[i]; h.id != "" {
+			next = min(next, max(h.rules, OldestRules))
+		}
+	}
+	return next
+}
 
 // Limits returns what the scheduler enforces, defaults filled in.
 func (s *Scheduler) Limits() Limits { return s.limits }

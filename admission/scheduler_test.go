@@ -197,3 +197,31 @@ func TestStateBound(t *testing.T) {
 		})
 	}
 }
+
+// TestNextRules: a new run keeps rules that every live holder can host.
+func TestNextRules(t *testing.T) {
+	s, err := New(testEpoch, Limits{}, Options{})
+	require.NoError(t, err)
+	require.Equal(t, NewestRules, s.NextRules(), "nobody is there to ask")
+
+	exchange := func(id string, generation uint64, rules Rules) {
+		require.False(t, s.Apply(testEpoch, &Exchange{Holder: id, Generation: generation, Seq: 1, Rules: rules}).Resync)
+	}
+	exchange("new", 1, NewestRules+7)
+	require.Equal(t, NewestRules, s.NextRules())
+	exchange("old", 1, OldestRules)
+	require.Equal(t, OldestRules, s.NextRules())
+	exchange("old", 2, NewestRules)
+	require.Equal(t, NewestRules, s.NextRules(), "it was rolled out")
+	exchange("silent", 1, 0)
+	require.Equal(t, OldestRules, s.NextRules(), "it never said")
+
+	// The old rules come with the layout that old programs read, and back.
+	back, err := Restore(s.SnapshotUnder(s.NextRules(), nil))
+	require.NoError(t, err)
+	require.Equal(t, OldestRules, back.Rules())
+	require.Equal(t, OldestRules, back.NextRules(), "what holders said is not in the old layout")
+	again, err := Restore(back.SnapshotUnder(NewestRules, nil))
+	require.NoError(t, err)
+	require.Equal(t, NewestRules, again.Rules())
+}

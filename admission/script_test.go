@@ -89,8 +89,12 @@ func (sc *script) gate(d *datadriven.TestData) {
 	var opts Options
 	args := make([]string, 0, len(d.CmdArgs))
 	for _, a := range d.CmdArgs {
-		if a.Key == "learn" {
+		switch a.Key {
+		case "learn":
 			opts.LearnUntil = sc.instant(a.Vals[0])
+			continue
+		case "rules":
+			opts.Rules = Rules(sc.int(a.Vals[0]))
 			continue
 		}
 		args = append(args, a.Key+"="+strings.Join(a.Vals, ""))
@@ -211,6 +215,8 @@ func (sc *script) command(id, verb string, args []string) {
 			}
 		case "release":
 			sc.s.Release(sc.now, h, sc.lease[n], sc.generation(options), sc.feedback(options))
+		case "keep":
+			sc.s.Keep(sc.now, h, sc.lease[n], sc.generation(options), sc.feedback(options))
 		case "handback":
 			sc.s.HandBack(sc.now, h, sc.lease[n], len(options) > 0 && options[0] == "late")
 		case "cancel", "park":
@@ -461,7 +467,7 @@ func (sc *script) notice(n *Notice) string {
 		}
 		return text
 	case NoticeRevoked:
-		return fmt.Sprintf("revoked %d: %s", n.Ticket, map[RevokeCause]string{RevokedMaxHold: "max_hold", RevokedMoved: "moved on"}[n.Revoked])
+		return fmt.Sprintf("revoked %d: %s", n.Ticket, map[RevokeCause]string{RevokedMaxHold: "max_hold", RevokedMoved: "moved on", RevokedAway: "its call did not come back"}[n.Revoked])
 	}
 	text := fmt.Sprintf("refused %d: ", n.Ticket) + map[RefusalKind]string{
 		RefusedQueueTimeout: "queue timeout", RefusedQueueFull: "queue full", RefusedNeverAdmissible: "never admissible",

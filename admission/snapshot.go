@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -12,18 +13,25 @@ import (
 // Schema names a version of the snapshot's layout.
 type Schema uint32
 
-// The layouts that this code reads; it writes the newest.
+// The layouts that this code reads. It writes the one that came with the rules:
+// whoever can host them can read it.
 const (
 	OldestSchema Schema = 1
-	NewestSchema Schema = 1
+	NewestSchema Schema = 2
 )
+
+func schemaOf(r Rules) Schema { return Schema(r) }
 
 // Snapshot appends the whole state to buf, compactly: instants relative to the
 // latest one, small integers as varints. Equal states give equal bytes.
-func (s *Scheduler) Snapshot(buf []byte) []byte {
-	w := writer{buf: buf, base: s.now}
-	w.uint(uint64(NewestSchema))
-	w.uint(uint64(s.rules))
+func (s *Scheduler) Snapshot(buf []byte) []byte { return s.SnapshotUnder(s.rules, buf) }
+
+// SnapshotUnder is Snapshot for a run that keeps other rules than this one, see
+// NextRules.
+func (s *Scheduler) SnapshotUnder(rules Rules, buf []byte) []byte {
+	w := writer{buf: buf, base: s.now, schema: schemaOf(rules)}
+	w.uint(uint64(w.schema))
+	w.uint(uint64(rules))
 	w.int(int64(s.now))
 	w.limits(&s.limits)
 	w.bool(s.unbounded)
@@ -103,13 +111,17 @@ var ErrBadSnapshot = errors.New("not a valid snapshot")
 // the error is an [UnknownRulesError], or wraps ErrBadSnapshot.
 func Restore(data []byte) (*Scheduler, error) {
 	r := reader{buf: data}
-	if schema := Schema(r.uint()); schema < OldestSchema || schema > NewestSchema {
-		return nil, fmt.Errorf("%w: layout %d; this program reads %d to %d", ErrBadSnapshot, schema, OldestSchema, NewestSchema)
+	r.schema = Schema(r.uint())
+	if r.schema < OldestSchema || r.schema > NewestSchema {
+		return nil, fmt.Errorf("%w: layout %d; this program reads %d to %d", ErrBadSnapshot, r.schema, OldestSchema, NewestSchema)
 	}
 	s := empty()
 	s.rules = Rules(r.uint())
 	if err := checkRules(s.rules); err != nil {
 		return nil, err
+	}
+	if r.schema != schemaOf(s.rules) {
+		return nil, fmt.Errorf("%w: layout %d under rules %d", ErrBadSnapshot, r.schema, s.rules)
 	}
 	s.now = Instant(r.int())
 	r.base = s.now
@@ -232,7 +244,7 @@ func (s *Scheduler) plausible(e *carried, state entryState) bool {
 		return false
 	}
 	if state == entryLeased {
-		return e.holder != none && e.parkedAt == 0 && !e.head && e.lease != 0 && s.byLease(e.lease) == none
+		return e.holder != none && (e.parkedAt == 0 || e.spent && e.hold == HoldCall) && !e.head && e.lease != 0 && s.byLease(e.lease) == none
 	}
 	ordered := s.q.tail == none || s.q.entries[s.q.tail].arrival < e.arrival
 	return ordered && e.owns && e.lease == 0 && (e.parkedAt != 0) == (e.holder == none) && !(e.head && (s.head != none || e.holder == none))
@@ -253,8 +265,9 @@ func (c *Counters) all() []*uint64 {
 }
 
 type writer struct {
-	buf  []byte
-	base Instant
+	buf    []byte
+	base   Instant
+	schema Schema
 }
 
 func (w *writer) uint(v uint64) { w.buf = binary.AppendUvarint(w.buf, v) }
@@ -341,6 +354,9 @@ func (w *writer) holder(h *holder) {
 	w.instant(h.lastSeen)
 	w.instant(h.comeAgain)
 	w.uint(h.seq)
+	if w.schema >= 2 {
+		w.uint(uint64(h.rules))
+	}
 	w.int(int64(h.delivery))
 	w.uint(h.confirmed)
 	w.uint(h.noticed)
@@ -391,14 +407,18 @@ func (w *writer) entry(s *Scheduler, i int32, index map[int32]int32) {
 	}
 	w.instant(e.arrivedAt)
 	w.instant(e.deadline)
-	w.instant(e.parkedAt)
+	if w.schema == 1 && e.state == entryLeased {
+		w.instant(0) // it doesn't know of kept leases
+	} else {
+		w.instant(e.parkedAt)
+	}
 	w.instant(e.accounted)
 	waited := s.q.waited(i)
 	w.waits(&waited)
 	w.int(int64(e.attempt))
 	w.uint(uint64(e.generation))
 	w.buf = append(w.buf, e.handBacks, byte(e.hold))
-	w.flags(e.owner, s.head == i, e.presented)
+	w.flags(e.owner, s.head == i, e.spent)
 	if e.holder == none {
 		w.uint(0)
 	} else {
@@ -418,6 +438,7 @@ func (w *writer) entry(s *Scheduler, i int32, index map[int32]int32) {
 type reader struct {
 	buf     []byte
 	base    Instant
+	schema  Schema
 	failed  bool
 	budgets int
 }
@@ -533,9 +554,12 @@ func (r *reader) limits() Limits {
 
 func (r *reader) holder() holder {
 	h := holder{
-		id: r.text(), generation: r.uint(), order: r.uint(), lastSeen: r.instant(), comeAgain: r.instant(),
-		seq: r.uint(), delivery: time.Duration(r.int()), confirmed: r.uint(), noticed: r.uint(),
+		id: r.text(), generation: r.uint(), order: r.uint(), lastSeen: r.instant(), comeAgain: r.instant(), seq: r.uint(),
 	}
+	if r.schema >= 2 {
+		h.rules = Rules(min(r.uint(), math.MaxUint32))
+	}
+	h.delivery, h.confirmed, h.noticed = time.Duration(r.int()), r.uint(), r.uint()
 	for range r.count() {
 		h.outbox = append(h.outbox, Notice{
 			N: r.uint(), Kind: NoticeKind(r.uint()), Ticket: r.uint(), Lease: r.uint(),
@@ -580,7 +604,7 @@ func (r *reader) entry() (e carried) {
 	e.attempt = int32(r.int())
 	e.generation = uint32(r.uint())
 	e.handBacks, e.hold = r.byte(), Hold(r.byte())
-	e.owns, e.head, e.presented = r.flags() // own sets e.owner
+	e.owns, e.head, e.spent = r.flags() // own sets e.owner
 	e.holder = none
 	if at := r.uint(); at > 0 && at <= 1<<30 {
 		e.holder, e.number = int32(at-1), r.uint()

@@ -60,7 +60,7 @@ func (s *Scheduler) acquire(now Instant, h HolderRef, r *Request) error {
 			s.resume(now, owner, h, r)
 			return nil
 		case e.hold == HoldCall && r.Hold == HoldCall:
-			s.move(owner, h, r)
+			s.move(now, owner, h, r)
 			return nil
 		}
 		// The lease goes on beside the new ticket.
@@ -226,6 +226,9 @@ func (s *Scheduler) lowerBound(now Instant, cost *costs) Instant {
 // again: it stands where it stood.
 func (s *Scheduler) resume(now Instant, i int32, h HolderRef, r *Request) {
 	s.account(i, now)
+	if s.since(2) {
+		s.q.forgetWaits(i)
+	}
 	e := &s.q.entries[i]
 	if e.holder != none {
 		// Whoever waits under the old number hears that it is over for them.
@@ -328,7 +331,7 @@ func (s *Scheduler) forget(i int32) {
 	if s.head == i {
 		s.head = none
 	}
-	if e.parkedAt != 0 {
+	if e.parkedAt != 0 && e.state == entryQueued {
 		s.parked--
 	}
 	s.labels -= int64(len(s.q.labels[i]))

@@ -18,9 +18,9 @@ const (
 	numWaits = int(WaitBudget) + MaxBudgets
 )
 
-// Waits is how long a ticket waited for each reason. Together they are the time
-// from its arrival to its start, except while it was parked or held a lease
-// that it handed back.
+// Waits is how long an attempt's ticket waited for each reason. Together they
+// are the time from when the attempt asked to its start, except while it held a
+// lease that it handed back. (Under rules 1 a ticket's earlier attempts count.)
 type Waits [numWaits]time.Duration
 
 // Total is the sum over all reasons.
@@ -93,11 +93,19 @@ func (s *Scheduler) account(i int32, to Instant) {
 	if e.holder == none {
 		return
 	}
-	waits := s.q.waiting(i)
 	if i != s.head {
-		waits[WaitOrder] += to.Sub(from)
+		s.q.waiting(i)[WaitOrder] += to.Sub(from)
 		return
 	}
+	s.explain(i, from, to)
+}
+
+// explain says what the first in line waited for.
+func (s *Scheduler) explain(i int32, from, to Instant) {
+	if to <= from {
+		return
+	}
+	waits := s.q.waiting(i)
 	last := WaitOrder
 	until := func(w Wait, t Instant) {
 		if t = min(t, to); t > from {

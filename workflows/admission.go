@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/converter"
@@ -85,7 +86,7 @@ func open(ctx workflow.Context, start Start) (*gate, error) {
 		pause: workflow.GetSignalChannel(ctx, SignalPause), resume: workflow.GetSignalChannel(ctx, SignalResume),
 	}
 	if start.State == nil {
-		opts := admission.Options{Rules: admission.Rules(start.Rules)}
+		opts := admission.Options{Rules: max(admission.Rules(start.Rules), admission.OldestRules)}
 		if start.LearnFor > 0 {
 			opts.LearnUntil = g.now(ctx).Add(start.LearnFor)
 		}
@@ -147,6 +148,7 @@ func (g *gate) take(ctx workflow.Context, raw converter.RawValue, answered bool)
 	answer := g.agree(ctx, m.GetPolicy())
 	if answer == nil {
 		a := g.s.Apply(g.now(ctx), &g.exchange)
+		g.noteLower(ctx, m.GetLowerLimits())
 		if answered {
 			g.endWaits(g.exchange.Holder)
 		} else {
@@ -278,19 +280,16 @@ func (g *gate) endWaits(except string) {
 	clear(g.waits[len(open):])
 	g.waits = open
 	for _, w := range ended {
-		if h, known := g.s.HolderByID(w.holder); known && !g.isWaiting(w.holder) {
-			g.s.SetWaiting(h, false)
-		}
+		g.noLongerWaits(w.holder)
 	}
 }
 
-func (g *gate) isWaiting(holder string) bool {
-	for _, w := range g.waits {
-		if w.holder == holder {
-			return true
-		}
+// noLongerWaits takes the mark from a holder that has no open wait.
+func (g *gate) noLongerWaits(holder string) {
+	open := slices.ContainsFunc(g.waits, func(w *openWait) bool { return w.holder == holder })
+	if h, known := g.s.HolderByID(holder); known && !open {
+		g.s.SetWaiting(h, false)
 	}
-	return false
 }
 
 // drain takes in every signal that has arrived.
@@ -369,13 +368,12 @@ func (g *gate) cancelled(ctx workflow.Context) error {
 // between its end and the run's.
 func (g *gate) leave(ctx workflow.Context) error {
 	g.leaving = true
-	for _, w := range g.waits {
-		w.done = true
-		if h, ok := g.s.HolderByID(w.holder); ok {
-			g.s.SetWaiting(h, false)
-		}
-	}
+	ended := g.waits
 	g.waits = nil
+	for _, w := range ended {
+		w.done = true
+		g.noLongerWaits(w.holder)
+	}
 	if err := workflow.Await(ctx, func() bool { return workflow.AllHandlersFinished(ctx) }); err != nil {
 		return err
 	}
@@ -395,7 +393,7 @@ func (g *gate) continueAsNew(ctx workflow.Context) error {
 	}
 	next := g.start
 	next.Policy, next.Overlays, next.LearnFor = body, g.overlays, 0
-	next.State = compress(g.s.Snapshot(nil))
+	next.State = compress(g.s.SnapshotUnder(g.s.NextRules(), nil))
 	next.Runs++
 	return workflow.NewContinueAsNewError(ctx, WorkflowType, next)
 }

@@ -3,6 +3,7 @@ package workflows
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,13 +41,22 @@ func newGateTest(t *testing.T, g policy.Gate) *gateTest {
 	env.RegisterWorkflowWithOptions(AdmissionWorkflow, workflow.RegisterOptions{Name: WorkflowType})
 	env.SetTestTimeout(20 * time.Second)
 	return &gateTest{TestWorkflowEnvironment: env, t: t, policy: g, seq: map[string]uint64{},
-		start: Start{Contract: ContractVersion, GateID: g.ID(), Policy: body}}
+		start: Start{Contract: ContractVersion, GateID: g.ID(), Policy: body, Rules: uint32(admission.NewestRules)}}
 }
 
 // run runs the workflow until stop; nothing ends it otherwise.
 func (g *gateTest) run(stop time.Duration) {
 	g.RegisterDelayedCallback(g.CancelWorkflow, stop)
 	g.ExecuteWorkflow(WorkflowType, g.start)
+}
+
+// next is what the run handed to the next one; it must have continued as new.
+func (g *gateTest) next() (next Start) {
+	g.t.Helper()
+	var again *workflow.ContinueAsNewError
+	require.ErrorAs(g.t, g.GetWorkflowError(), &again)
+	require.NoError(g.t, converter.GetDefaultDataConverter().FromPayloads(again.Input, &next))
+	return next
 }
 
 // at schedules a step.
@@ -395,4 +405,75 @@ func TestOperators(t *testing.T) {
 	g.at(10*time.Second, func() { st := g.status(); assert.False(t, st.Paused); assert.EqualValues(t, 2, st.Cap) })
 	g.at(12*time.Second, func() { assert.EqualValues(t, 4, g.status().Cap, "the overlay goes back by itself") })
 	g.run(20 * time.Second)
+}
+
+// TestTheRulesOfTheNextRun: a run keeps its rules; the next one has the newest
+// that all live holders can host.
+func TestTheRulesOfTheNextRun(t *testing.T) {
+	for name, test := range map[string]struct {
+		holders map[string]uint32
+		next    admission.Rules
+	}{
+		"all are new":            {map[string]uint32{"a": 99, "b": 99}, admission.NewestRules},
+		"one was not rolled out": {map[string]uint32{"a": 99, "b": 1}, admission.OldestRules},
+		"one does not say":       {map[string]uint32{"a": 99, "b": 0}, admission.OldestRules},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGateTest(t, policy.Gate{MaxInFlight: 1})
+			g.at(time.Second, func() {
+				for holder, rules := range test.holders {
+					g.send(UpdateExchange, g.exchange(holder, func(x *contract.Exchange) { x.RulesMax = rules }), func(a *contract.Answer, err error) {
+						assert.NoError(t, err)
+						assert.EqualValues(t, admission.NewestRules, a.GetRules(), "the run keeps its own")
+					})
+				}
+			})
+			g.at(2*time.Second, func() {
+				g.SetContinueAsNewSuggested(true)
+				g.send(UpdateExchange, g.exchange("a", func(x *contract.Exchange) { x.RulesMax = test.holders["a"] }), func(*contract.Answer, error) {})
+			})
+			g.run(time.Minute)
+			next := g.next()
+			s, err := restore(next.State)
+			require.NoError(t, err)
+			assert.Equal(t, test.next, s.Rules())
+		})
+	}
+}
+
+// TestRulesOfOldStarts: a start that names no rules is from before there were
+// two, and replays under the first.
+func TestRulesOfOldStarts(t *testing.T) {
+	g := newGateTest(t, policy.Gate{})
+	g.start.Rules = 0
+	g.at(time.Second, func() { assert.EqualValues(t, admission.OldestRules, g.status().Rules) })
+	g.run(2 * time.Second)
+}
+
+// TestLowerLimitsAreShown: what a provider names below the policy is shown, the
+// latest of each, bounded, and survives the run.
+func TestLowerLimitsAreShown(t *testing.T) {
+	g := newGateTest(t, policy.Gate{})
+	g.at(time.Second, func() {
+		for n := range int64(3) {
+			g.send(UpdateExchange, g.exchange("a", func(x *contract.Exchange) {
+				x.LowerLimits = []*contract.LowerLimit{{Header: "x-ratelimit-limit-requests", Unit: "requests", Limit: 300 + n, Per: int64(time.Minute), Policy: 500}}
+			}), func(_ *contract.Answer, err error) { assert.NoError(t, err) })
+		}
+		g.send(UpdateExchange, g.exchange("b", func(x *contract.Exchange) {
+			for n := range 50 {
+				x.LowerLimits = append(x.LowerLimits, &contract.LowerLimit{Header: strings.Repeat("h", 5000) + fmt.Sprint(n), Unit: fmt.Sprint(n)})
+			}
+		}), func(_ *contract.Answer, err error) { assert.NoError(t, err) })
+	})
+	g.at(2*time.Second, func() {
+		shown := g.status().LowerLimits
+		require.Len(t, shown, maxLower)
+		assert.Equal(t, LowerLimit{At: shown[0].At, Header: "x-ratelimit-limit-requests", Unit: "requests", Limit: 302, Per: Duration(time.Minute), Policy: 500}, shown[0])
+		assert.Len(t, shown[1].Header, MaxTextBytes)
+		g.SetContinueAsNewSuggested(true)
+		g.send(UpdateExchange, g.exchange("a", nil), func(*contract.Answer, error) {})
+	})
+	g.run(time.Minute)
+	assert.Len(t, g.next().Lower, maxLower)
 }

@@ -69,7 +69,8 @@ type Start struct {
 	// RunEvents is how long a run's history may grow before it continues as
 	// new. 0: DefaultRunEvents.
 	RunEvents int `json:"run_events,omitempty"`
-	// Rules of the first run; 0: the newest. Ignored where State is set.
+	// Rules of the first run; 0: the oldest, which is what those kept that
+	// didn't say. Ignored where State is set.
 	Rules uint32 `json:"rules,omitempty"`
 
 	// Carried over from the previous run.
@@ -77,6 +78,19 @@ type Start struct {
 	Overlays []Overlay `json:"overlays,omitempty"`
 	Runs     int       `json:"runs,omitempty"` // how many came before
 	Log      []Act     `json:"log,omitempty"`  // the last acts of operators
+	// Lower are limits that the provider named, lower than the policy's.
+	Lower []LowerLimit `json:"lower,omitempty"`
+}
+
+// LowerLimit is a limit that the provider names in a header and that is lower
+// than the policy's. It is shown and not enforced.
+type LowerLimit struct {
+	At     time.Time `json:"at"` // when it was last seen
+	Header string    `json:"header"`
+	Unit   string    `json:"unit"`
+	Limit  int64     `json:"limit"` // what the provider allows in Per
+	Per    Duration  `json:"per"`
+	Policy int64     `json:"policy"` // what the policy allows in Per
 }
 
 // DefaultRunEvents leaves room below the 4,096 events at which the server

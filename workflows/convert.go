@@ -24,7 +24,7 @@ func ExchangeOf(m *contract.Exchange, now admission.Instant, buf *admission.Exch
 	*x = admission.Exchange{
 		Holder: m.Holder.Id, Generation: m.Holder.Generation, Seq: m.Seq, Confirmed: m.Confirmed,
 		Resync: m.Resync, CooldownUntil: admission.Instant(m.CooldownUntil), LastStart: admission.Instant(m.LastStart),
-		RefusedBefore: m.RefusedBefore, RoundTrip: time.Duration(max(m.RoundTrip, 0)), Ask: m.Ask,
+		Rules: admission.Rules(m.RulesMax), RefusedBefore: m.RefusedBefore, RoundTrip: time.Duration(max(m.RoundTrip, 0)), Ask: m.Ask,
 		Acquire: x.Acquire[:0], Cancel: x.Cancel[:0], HandBack: x.HandBack[:0], Release: x.Release[:0], Present: x.Present[:0],
 	}
 	for _, a := range m.Acquire {
@@ -93,7 +93,7 @@ func releaseOf(r *contract.Release) admission.Release {
 	default:
 		f.Outcome = admission.OutcomeError
 	}
-	return admission.Release{Lease: r.GetLease(), Generation: r.GetGeneration(), Feedback: f}
+	return admission.Release{Lease: r.GetLease(), Generation: r.GetGeneration(), Keep: r.GetKeep(), Feedback: f}
 }
 
 func costsOf(costs []*contract.Cost) []admission.UnitCost {

@@ -12,6 +12,7 @@ import (
 
 	"sluice/admission"
 	"sluice/policy"
+	"sluice/workflows/contract"
 )
 
 // maxActs is how many acts of operators a gate remembers.
@@ -185,9 +186,31 @@ func (g *gate) record(ctx workflow.Context, a Act) {
 	}
 }
 
-func bound(text string) string {
-	if len(text) > MaxTextBytes {
-		return text[:MaxTextBytes]
+// maxLower bounds the lower limits that a gate remembers.
+const maxLower = 16
+
+// noteLower remembers limits that the provider named, the latest of each header
+// and unit. Nothing is decided by them.
+func (g *gate) noteLower(ctx workflow.Context, lower []*contract.LowerLimit) {
+	for _, l := range lower[:min(len(lower), maxLower)] {
+		seen := LowerLimit{
+			At: workflow.Now(ctx), Header: bound(l.GetHeader()), Unit: bound(l.GetUnit()),
+			Limit: l.GetLimit(), Per: Duration(l.GetPer()), Policy: l.GetPolicy(),
+		}
+		at := slices.IndexFunc(g.start.Lower, func(o LowerLimit) bool { return o.Header == seen.Header && o.Unit == seen.Unit })
+		switch {
+		case at >= 0:
+			g.start.Lower[at] = seen
+		case len(g.start.Lower) < maxLower:
+			g.start.Lower = append(g.start.Lower, seen)
+		}
 	}
-	return text
+}
+
+// bound cuts text at a whole character.
+func bound(text string) string {
+	if len(text) <= MaxTextBytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:MaxTextBytes], "")
 }

@@ -39,6 +39,9 @@ type Status struct {
 	Cooldown      *Cooldown `json:"cooldown,omitempty"` // the last one, over or not
 	LearnUntil    time.Time `json:"learn_until,omitzero"`
 
+	// LowerLimits are limits that the provider named, lower than the policy's.
+	LowerLimits []LowerLimit `json:"lower_limits,omitempty"`
+
 	Holders  []Holder `json:"holders,omitempty"`
 	Leases   []Lease  `json:"leases,omitempty"` // the oldest ones
 	Queue    []Ticket `json:"queue,omitempty"`  // the first in line
@@ -112,7 +115,7 @@ func (g *gate) status() (Status, error) {
 	st := g.s.Status(statusRows)
 	out := Status{
 		Gate: g.start.GateID, Now: st.Now.Time(), Rules: uint32(st.Rules), FirstRun: g.firstRun, Runs: g.start.Runs,
-		Policy: g.base, Overlays: g.overlays, Log: g.start.Log,
+		Policy: g.base, Overlays: g.overlays, Log: g.start.Log, LowerLimits: g.start.Lower,
 		InFlight: st.InUse, Cap: st.Limits.MaxInFlight, Reserved: st.Reserved, Started: st.Started, Queued: st.Queued, Parked: st.Parked,
 		Paused: st.Paused, PauseCause: st.PauseCause, LearnUntil: st.LearnUntil.Time(), Counters: countersOf(&st.Counters),
 	}

@@ -251,6 +251,7 @@ const (
 	RevokeCause_REVOKE_MAX_HOLD    RevokeCause = 1
 	RevokeCause_REVOKE_MOVED       RevokeCause = 2
 	RevokeCause_REVOKE_OPERATOR    RevokeCause = 3
+	RevokeCause_REVOKE_AWAY        RevokeCause = 4 // it was kept, and the call's next attempt did not come
 )
 
 // Enum value maps for RevokeCause.
@@ -260,12 +261,14 @@ var (
 		1: "REVOKE_MAX_HOLD",
 		2: "REVOKE_MOVED",
 		3: "REVOKE_OPERATOR",
+		4: "REVOKE_AWAY",
 	}
 	RevokeCause_value = map[string]int32{
 		"REVOKE_UNSPECIFIED": 0,
 		"REVOKE_MAX_HOLD":    1,
 		"REVOKE_MOVED":       2,
 		"REVOKE_OPERATOR":    3,
+		"REVOKE_AWAY":        4,
 	}
 )
 
@@ -682,6 +685,9 @@ type Release struct {
 	Actual        []*Cost                `protobuf:"bytes,6,rep,name=actual,proto3" json:"actual,omitempty"`
 	StartedAt     int64                  `protobuf:"fixed64,7,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	Generation    uint32                 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"` // 0: whatever it is
+	// With HOLD_CALL: the attempt is over and its call is not. The lease waits for
+	// the call's next attempt. Since rules 2; before, the lease ends.
+	Keep          bool `protobuf:"varint,9,opt,name=keep,proto3" json:"keep,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -772,6 +778,91 @@ func (x *Release) GetGeneration() uint32 {
 	return 0
 }
 
+func (x *Release) GetKeep() bool {
+	if x != nil {
+		return x.Keep
+	}
+	return false
+}
+
+// LowerLimit is a limit that the provider names and that is lower than the
+// policy's: to be shown, not to be enforced.
+type LowerLimit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Header        string                 `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
+	Unit          string                 `protobuf:"bytes,2,opt,name=unit,proto3" json:"unit,omitempty"`    // requests, or the unit of a budget
+	Limit         int64                  `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"` // what the provider allows in per
+	Per           int64                  `protobuf:"varint,4,opt,name=per,proto3" json:"per,omitempty"`
+	Policy        int64                  `protobuf:"varint,5,opt,name=policy,proto3" json:"policy,omitempty"` // what the policy allows in per
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LowerLimit) Reset() {
+	*x = LowerLimit{}
+	mi := &file_admission_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LowerLimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LowerLimit) ProtoMessage() {}
+
+func (x *LowerLimit) ProtoReflect() protoreflect.Message {
+	mi := &file_admission_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LowerLimit.ProtoReflect.Descriptor instead.
+func (*LowerLimit) Descriptor() ([]byte, []int) {
+	return file_admission_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *LowerLimit) GetHeader() string {
+	if x != nil {
+		return x.Header
+	}
+	return ""
+}
+
+func (x *LowerLimit) GetUnit() string {
+	if x != nil {
+		return x.Unit
+	}
+	return ""
+}
+
+func (x *LowerLimit) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *LowerLimit) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
+func (x *LowerLimit) GetPolicy() int64 {
+	if x != nil {
+		return x.Policy
+	}
+	return 0
+}
+
 type Present struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ticket        *Acquire               `protobuf:"bytes,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
@@ -784,7 +875,7 @@ type Present struct {
 
 func (x *Present) Reset() {
 	*x = Present{}
-	mi := &file_admission_proto_msgTypes[7]
+	mi := &file_admission_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -796,7 +887,7 @@ func (x *Present) String() string {
 func (*Present) ProtoMessage() {}
 
 func (x *Present) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[7]
+	mi := &file_admission_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -809,7 +900,7 @@ func (x *Present) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Present.ProtoReflect.Descriptor instead.
 func (*Present) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{7}
+	return file_admission_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Present) GetTicket() *Acquire {
@@ -860,13 +951,14 @@ type Exchange struct {
 	RoundTrip     int64                  `protobuf:"varint,15,opt,name=round_trip,json=roundTrip,proto3" json:"round_trip,omitempty"`
 	Confirmed     uint64                 `protobuf:"varint,16,opt,name=confirmed,proto3" json:"confirmed,omitempty"` // number of the last notice that the holder has seen
 	Ask           []uint64               `protobuf:"varint,17,rep,packed,name=ask,proto3" json:"ask,omitempty"`      // tickets whose positions it wants, at most 16
+	LowerLimits   []*LowerLimit          `protobuf:"bytes,18,rep,name=lower_limits,json=lowerLimits,proto3" json:"lower_limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Exchange) Reset() {
 	*x = Exchange{}
-	mi := &file_admission_proto_msgTypes[8]
+	mi := &file_admission_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +970,7 @@ func (x *Exchange) String() string {
 func (*Exchange) ProtoMessage() {}
 
 func (x *Exchange) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[8]
+	mi := &file_admission_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +983,7 @@ func (x *Exchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exchange.ProtoReflect.Descriptor instead.
 func (*Exchange) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{8}
+	return file_admission_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Exchange) GetContract() uint32 {
@@ -1013,6 +1105,13 @@ func (x *Exchange) GetAsk() []uint64 {
 	return nil
 }
 
+func (x *Exchange) GetLowerLimits() []*LowerLimit {
+	if x != nil {
+		return x.LowerLimits
+	}
+	return nil
+}
+
 // Wait asks to be told at once when the holder has news.
 type Wait struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1025,7 +1124,7 @@ type Wait struct {
 
 func (x *Wait) Reset() {
 	*x = Wait{}
-	mi := &file_admission_proto_msgTypes[9]
+	mi := &file_admission_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1136,7 @@ func (x *Wait) String() string {
 func (*Wait) ProtoMessage() {}
 
 func (x *Wait) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[9]
+	mi := &file_admission_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,7 +1149,7 @@ func (x *Wait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wait.ProtoReflect.Descriptor instead.
 func (*Wait) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{9}
+	return file_admission_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Wait) GetContract() uint32 {
@@ -1086,7 +1185,7 @@ type Read struct {
 
 func (x *Read) Reset() {
 	*x = Read{}
-	mi := &file_admission_proto_msgTypes[10]
+	mi := &file_admission_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1197,7 @@ func (x *Read) String() string {
 func (*Read) ProtoMessage() {}
 
 func (x *Read) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[10]
+	mi := &file_admission_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1210,7 @@ func (x *Read) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Read.ProtoReflect.Descriptor instead.
 func (*Read) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{10}
+	return file_admission_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Read) GetContract() uint32 {
@@ -1145,7 +1244,7 @@ type Waited struct {
 
 func (x *Waited) Reset() {
 	*x = Waited{}
-	mi := &file_admission_proto_msgTypes[11]
+	mi := &file_admission_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1157,7 +1256,7 @@ func (x *Waited) String() string {
 func (*Waited) ProtoMessage() {}
 
 func (x *Waited) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[11]
+	mi := &file_admission_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1170,7 +1269,7 @@ func (x *Waited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waited.ProtoReflect.Descriptor instead.
 func (*Waited) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{11}
+	return file_admission_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Waited) GetReason() string {
@@ -1202,7 +1301,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_admission_proto_msgTypes[12]
+	mi := &file_admission_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1214,7 +1313,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[12]
+	mi := &file_admission_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1227,7 +1326,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{12}
+	return file_admission_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Grant) GetNumber() uint64 {
@@ -1294,7 +1393,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_admission_proto_msgTypes[13]
+	mi := &file_admission_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1405,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[13]
+	mi := &file_admission_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1418,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{13}
+	return file_admission_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Refusal) GetNumber() uint64 {
@@ -1383,7 +1482,7 @@ type Revoked struct {
 
 func (x *Revoked) Reset() {
 	*x = Revoked{}
-	mi := &file_admission_proto_msgTypes[14]
+	mi := &file_admission_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1395,7 +1494,7 @@ func (x *Revoked) String() string {
 func (*Revoked) ProtoMessage() {}
 
 func (x *Revoked) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[14]
+	mi := &file_admission_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1408,7 +1507,7 @@ func (x *Revoked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoked.ProtoReflect.Descriptor instead.
 func (*Revoked) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{14}
+	return file_admission_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Revoked) GetNumber() uint64 {
@@ -1449,7 +1548,7 @@ type Cooldown struct {
 
 func (x *Cooldown) Reset() {
 	*x = Cooldown{}
-	mi := &file_admission_proto_msgTypes[15]
+	mi := &file_admission_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1461,7 +1560,7 @@ func (x *Cooldown) String() string {
 func (*Cooldown) ProtoMessage() {}
 
 func (x *Cooldown) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[15]
+	mi := &file_admission_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1474,7 +1573,7 @@ func (x *Cooldown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cooldown.ProtoReflect.Descriptor instead.
 func (*Cooldown) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{15}
+	return file_admission_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Cooldown) GetUntil() int64 {
@@ -1501,7 +1600,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_admission_proto_msgTypes[16]
+	mi := &file_admission_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1612,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[16]
+	mi := &file_admission_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1625,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{16}
+	return file_admission_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Position) GetNumber() uint64 {
@@ -1579,7 +1678,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_admission_proto_msgTypes[17]
+	mi := &file_admission_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1591,7 +1690,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[17]
+	mi := &file_admission_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1604,7 +1703,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{17}
+	return file_admission_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Answer) GetContract() uint32 {
@@ -1828,7 +1927,7 @@ const file_admission_proto_rawDesc = "" +
 	"\x04park\x18\x03 \x01(\bR\x04park\"]\n" +
 	"\bHandBack\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12;\n" +
-	"\x06reason\x18\x02 \x01(\x0e2#.sluice.admission.v1.HandBackReasonR\x06reason\"\xc1\x02\n" +
+	"\x06reason\x18\x02 \x01(\x0e2#.sluice.admission.v1.HandBackReasonR\x06reason\"\xd5\x02\n" +
 	"\aRelease\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x126\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2\x1c.sluice.admission.v1.OutcomeR\aoutcome\x12\x16\n" +
@@ -1841,15 +1940,23 @@ const file_admission_proto_rawDesc = "" +
 	"started_at\x18\a \x01(\x10R\tstartedAt\x12\x1e\n" +
 	"\n" +
 	"generation\x18\b \x01(\rR\n" +
-	"generationB\x11\n" +
-	"\x0f_asked_cooldown\"\x90\x01\n" +
+	"generation\x12\x12\n" +
+	"\x04keep\x18\t \x01(\bR\x04keepB\x11\n" +
+	"\x0f_asked_cooldown\"x\n" +
+	"\n" +
+	"LowerLimit\x12\x16\n" +
+	"\x06header\x18\x01 \x01(\tR\x06header\x12\x12\n" +
+	"\x04unit\x18\x02 \x01(\tR\x04unit\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x03R\x05limit\x12\x10\n" +
+	"\x03per\x18\x04 \x01(\x03R\x03per\x12\x16\n" +
+	"\x06policy\x18\x05 \x01(\x03R\x06policy\"\x90\x01\n" +
 	"\aPresent\x124\n" +
 	"\x06ticket\x18\x01 \x01(\v2\x1c.sluice.admission.v1.AcquireR\x06ticket\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\rR\n" +
 	"generation\x12\x19\n" +
-	"\bstart_at\x18\x04 \x01(\x10R\astartAt\"\xac\x05\n" +
+	"\bstart_at\x18\x04 \x01(\x10R\astartAt\"\xf0\x05\n" +
 	"\bExchange\x12\x1a\n" +
 	"\bcontract\x18\x01 \x01(\rR\bcontract\x12\x1b\n" +
 	"\trules_max\x18\x02 \x01(\rR\brulesMax\x123\n" +
@@ -1870,7 +1977,8 @@ const file_admission_proto_rawDesc = "" +
 	"\n" +
 	"round_trip\x18\x0f \x01(\x03R\troundTrip\x12\x1c\n" +
 	"\tconfirmed\x18\x10 \x01(\x04R\tconfirmed\x12\x10\n" +
-	"\x03ask\x18\x11 \x03(\x04R\x03ask\"u\n" +
+	"\x03ask\x18\x11 \x03(\x04R\x03ask\x12B\n" +
+	"\flower_limits\x18\x12 \x03(\v2\x1f.sluice.admission.v1.LowerLimitR\vlowerLimits\"u\n" +
 	"\x04Wait\x12\x1a\n" +
 	"\bcontract\x18\x01 \x01(\rR\bcontract\x123\n" +
 	"\x06holder\x18\x02 \x01(\v2\x1b.sluice.admission.v1.HolderR\x06holder\x12\x1c\n" +
@@ -1967,12 +2075,13 @@ const file_admission_proto_rawDesc = "" +
 	"\x10REFUSAL_TOO_LATE\x10\x04\x12\x13\n" +
 	"\x0fREFUSAL_INVALID\x10\x05\x12\x16\n" +
 	"\x12REFUSAL_SUPERSEDED\x10\x06\x12\x1b\n" +
-	"\x17REFUSAL_POLICY_CONFLICT\x10\a*a\n" +
+	"\x17REFUSAL_POLICY_CONFLICT\x10\a*r\n" +
 	"\vRevokeCause\x12\x16\n" +
 	"\x12REVOKE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREVOKE_MAX_HOLD\x10\x01\x12\x10\n" +
 	"\fREVOKE_MOVED\x10\x02\x12\x13\n" +
-	"\x0fREVOKE_OPERATOR\x10\x03B\x1bZ\x19sluice/workflows/contractb\x06proto3"
+	"\x0fREVOKE_OPERATOR\x10\x03\x12\x0f\n" +
+	"\vREVOKE_AWAY\x10\x04B\x1bZ\x19sluice/workflows/contractb\x06proto3"
 
 var (
 	file_admission_proto_rawDescOnce sync.Once
@@ -1987,7 +2096,7 @@ func file_admission_proto_rawDescGZIP() []byte {
 }
 
 var file_admission_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_admission_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_admission_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_admission_proto_goTypes = []any{
 	(Hold)(0),           // 0: sluice.admission.v1.Hold
 	(HandBackReason)(0), // 1: sluice.admission.v1.HandBackReason
@@ -2001,17 +2110,18 @@ var file_admission_proto_goTypes = []any{
 	(*Cancel)(nil),      // 9: sluice.admission.v1.Cancel
 	(*HandBack)(nil),    // 10: sluice.admission.v1.HandBack
 	(*Release)(nil),     // 11: sluice.admission.v1.Release
-	(*Present)(nil),     // 12: sluice.admission.v1.Present
-	(*Exchange)(nil),    // 13: sluice.admission.v1.Exchange
-	(*Wait)(nil),        // 14: sluice.admission.v1.Wait
-	(*Read)(nil),        // 15: sluice.admission.v1.Read
-	(*Waited)(nil),      // 16: sluice.admission.v1.Waited
-	(*Grant)(nil),       // 17: sluice.admission.v1.Grant
-	(*Refusal)(nil),     // 18: sluice.admission.v1.Refusal
-	(*Revoked)(nil),     // 19: sluice.admission.v1.Revoked
-	(*Cooldown)(nil),    // 20: sluice.admission.v1.Cooldown
-	(*Position)(nil),    // 21: sluice.admission.v1.Position
-	(*Answer)(nil),      // 22: sluice.admission.v1.Answer
+	(*LowerLimit)(nil),  // 12: sluice.admission.v1.LowerLimit
+	(*Present)(nil),     // 13: sluice.admission.v1.Present
+	(*Exchange)(nil),    // 14: sluice.admission.v1.Exchange
+	(*Wait)(nil),        // 15: sluice.admission.v1.Wait
+	(*Read)(nil),        // 16: sluice.admission.v1.Read
+	(*Waited)(nil),      // 17: sluice.admission.v1.Waited
+	(*Grant)(nil),       // 18: sluice.admission.v1.Grant
+	(*Refusal)(nil),     // 19: sluice.admission.v1.Refusal
+	(*Revoked)(nil),     // 20: sluice.admission.v1.Revoked
+	(*Cooldown)(nil),    // 21: sluice.admission.v1.Cooldown
+	(*Position)(nil),    // 22: sluice.admission.v1.Position
+	(*Answer)(nil),      // 23: sluice.admission.v1.Answer
 }
 var file_admission_proto_depIdxs = []int32{
 	7,  // 0: sluice.admission.v1.Acquire.cost:type_name -> sluice.admission.v1.Cost
@@ -2026,23 +2136,24 @@ var file_admission_proto_depIdxs = []int32{
 	9,  // 9: sluice.admission.v1.Exchange.cancel:type_name -> sluice.admission.v1.Cancel
 	10, // 10: sluice.admission.v1.Exchange.hand_back:type_name -> sluice.admission.v1.HandBack
 	11, // 11: sluice.admission.v1.Exchange.release:type_name -> sluice.admission.v1.Release
-	12, // 12: sluice.admission.v1.Exchange.present:type_name -> sluice.admission.v1.Present
-	5,  // 13: sluice.admission.v1.Wait.holder:type_name -> sluice.admission.v1.Holder
-	5,  // 14: sluice.admission.v1.Read.holder:type_name -> sluice.admission.v1.Holder
-	6,  // 15: sluice.admission.v1.Read.policy:type_name -> sluice.admission.v1.Policy
-	16, // 16: sluice.admission.v1.Grant.reasons:type_name -> sluice.admission.v1.Waited
-	3,  // 17: sluice.admission.v1.Refusal.kind:type_name -> sluice.admission.v1.RefusalKind
-	4,  // 18: sluice.admission.v1.Revoked.cause:type_name -> sluice.admission.v1.RevokeCause
-	17, // 19: sluice.admission.v1.Answer.grants:type_name -> sluice.admission.v1.Grant
-	18, // 20: sluice.admission.v1.Answer.refusals:type_name -> sluice.admission.v1.Refusal
-	19, // 21: sluice.admission.v1.Answer.revoked:type_name -> sluice.admission.v1.Revoked
-	20, // 22: sluice.admission.v1.Answer.cooldown:type_name -> sluice.admission.v1.Cooldown
-	21, // 23: sluice.admission.v1.Answer.position:type_name -> sluice.admission.v1.Position
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	13, // 12: sluice.admission.v1.Exchange.present:type_name -> sluice.admission.v1.Present
+	12, // 13: sluice.admission.v1.Exchange.lower_limits:type_name -> sluice.admission.v1.LowerLimit
+	5,  // 14: sluice.admission.v1.Wait.holder:type_name -> sluice.admission.v1.Holder
+	5,  // 15: sluice.admission.v1.Read.holder:type_name -> sluice.admission.v1.Holder
+	6,  // 16: sluice.admission.v1.Read.policy:type_name -> sluice.admission.v1.Policy
+	17, // 17: sluice.admission.v1.Grant.reasons:type_name -> sluice.admission.v1.Waited
+	3,  // 18: sluice.admission.v1.Refusal.kind:type_name -> sluice.admission.v1.RefusalKind
+	4,  // 19: sluice.admission.v1.Revoked.cause:type_name -> sluice.admission.v1.RevokeCause
+	18, // 20: sluice.admission.v1.Answer.grants:type_name -> sluice.admission.v1.Grant
+	19, // 21: sluice.admission.v1.Answer.refusals:type_name -> sluice.admission.v1.Refusal
+	20, // 22: sluice.admission.v1.Answer.revoked:type_name -> sluice.admission.v1.Revoked
+	21, // 23: sluice.admission.v1.Answer.cooldown:type_name -> sluice.admission.v1.Cooldown
+	22, // 24: sluice.admission.v1.Answer.position:type_name -> sluice.admission.v1.Position
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_admission_proto_init() }
@@ -2057,7 +2168,7 @@ func file_admission_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admission_proto_rawDesc), len(file_admission_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
