@@ -3,13 +3,17 @@ package policy
 import (
 	"encoding/json"
 	"io"
+	"slices"
+
+	"sluice/admission"
 
 	"go.yaml.in/yaml/v3"
 )
 
 // WriteEffective writes the policy as a policy file with every key at its
-// effective value, in the order of the documentation, gate ID, workflow ID and
-// hash as comments. Reading it again gives an equal policy. The error is w's.
+// effective value, in the order of the documentation. Comments tell each gate's
+// ID, workflow ID and hash, and which values are defaults. Reading it again
+// gives an equal policy. The error is w's.
 func (p *Policy) WriteEffective(w io.Writer) error {
 	onInvalid := InvalidRefuse
 	if p != nil {
@@ -18,6 +22,9 @@ func (p *Policy) WriteEffective(w io.Writer) error {
 	gates := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
 	for _, g := range p.Gates() {
 		n := styled(g.node())
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			n.Content[i+1].LineComment = g.remark(n.Content[i].Value)
+		}
 		n.HeadComment = "gate " + g.ID() + "\nworkflow " + g.WorkflowID() + "\nhash " + g.Hash()
 		gates.Content = append(gates.Content, n)
 	}
@@ -34,6 +41,71 @@ func (p *Policy) WriteEffective(w io.Writer) error {
 		return err
 	}
 	return encoder.Close()
+}
+
+// remark tells where the effective value of a key comes from and what a 0 means.
+func (g *Gate) remark(name string) string {
+	k := keyNamed(name)
+	zero := ""
+	switch f := k.form.(type) {
+	case integerForm:
+		zero = f.zero
+	case durationForm:
+		zero = f.zero
+	case mappingForm:
+		zero = limitForm.zero // of a rate
+	}
+	if !slices.Contains([]string{"0", durationText(0), string(jsonOf(rateMapping(admission.Rate{})))}, textOf(k.value(g))) {
+		zero = ""
+	}
+	switch origin := g.origin(name); {
+	case origin == "":
+		return zero
+	case zero == "":
+		return origin
+	default:
+		return origin + ": " + zero
+	}
+}
+
+// Where a value comes from, where that is not the gate itself.
+const (
+	fromDefault = "default"
+	fromPreset  = "preset"
+)
+
+// origin tells where the effective value of a key comes from: empty where the
+// gate has another one than it would have by default.
+func (g *Gate) origin(name string) string {
+	unset := Gate{Preset: g.Preset, Requests: g.Requests, HolderTTL: g.HolderTTL} // other defaults depend on them
+	switch name {
+	case formRequests:
+		unset.Requests = admission.Rate{}
+	case "holder_ttl":
+		unset.HolderTTL = 0
+	case "preset":
+		unset.Preset = ""
+	}
+	unset.setDefaults()
+	k := keyNamed(name)
+	switch {
+	case string(jsonOf(k.value(g))) != string(jsonOf(k.value(&unset))):
+		return ""
+	case name == "overload_statuses" && g.Preset != "":
+		return fromPreset
+	}
+	return fromDefault
+}
+
+// defaults are the keys whose effective value is the default or the preset's.
+func (g *Gate) defaults() []string {
+	names := []string{}
+	for _, p := range g.mapping() {
+		if g.origin(p.key) != "" {
+			names = append(names, p.key)
+		}
+	}
+	return names
 }
 
 // styled writes what is small on one line, and quotes what a person made up.
@@ -66,8 +138,9 @@ func styled(gate *yaml.Node) *yaml.Node {
 }
 
 // EffectiveJSON is the effective policy for a program: on_invalid, warnings,
-// and of each gate id, workflow_id, hash and policy, the last being what
-// [DecodeGate] reads. The same policy always gives the same bytes.
+// notes (see [Policy.Notes]), and of each gate id, workflow_id, hash, policy and
+// defaults: what [DecodeGate] reads, and the keys of it that are at their
+// default. The same policy always gives the same bytes.
 func (p *Policy) EffectiveJSON() ([]byte, error) {
 	onInvalid, warnings := InvalidRefuse, []string{}
 	if p != nil {
@@ -80,7 +153,13 @@ func (p *Policy) EffectiveJSON() ([]byte, error) {
 			{"workflow_id", g.WorkflowID()},
 			{"hash", g.Hash()},
 			{"policy", g.mapping()},
+			{"defaults", g.defaults()},
 		})
 	}
-	return json.MarshalIndent(mapping{{"on_invalid", string(onInvalid)}, {"warnings", warnings}, {"gates", gates}}, "", "  ")
+	return json.MarshalIndent(mapping{
+		{"on_invalid", string(onInvalid)},
+		{"warnings", warnings},
+		{"notes", append([]string{}, p.Notes()...)},
+		{"gates", gates},
+	}, "", "  ")
 }

@@ -78,9 +78,11 @@ func withFile(file string, f Fault) string {
 
 // byPlace puts faults in the order in which a person meets them in the file.
 func byPlace(faults []Fault) {
-	slices.SortStableFunc(faults, func(a, b Fault) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
+	slices.SortStableFunc(faults, comparePlaces)
+}
+
+func comparePlaces(a, b Fault) int {
+	return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 }
 
 // longestShown bounds what a fault repeats of a value.

@@ -257,9 +257,9 @@ func TestOnInvalidDisable(t *testing.T) {
 		"f:4:20: gates[0].max_in_flight is -3; allowed: 0 (no cap) to 1000000; this limit is off",
 		"f:5:15: gates[0].requests.per: is missing; allowed: a duration such as 1m; this limit is off",
 		"f:6:70: gates[0].budgets[1].per is 0; allowed: 1ns to 8784h, such as 1m30s; this limit is off",
-		`f:7:19: gates[0].max_cooldown is "never"; allowed: 0s (no feedback) to 87840h, such as 1m30s; this limit is off`,
-		"f:8:16: gates[0].max_queue is 0; allowed: 1 to 2000000; this limit is off",
-		`f:9:17: gates[0].look_ahead is "1h"; allowed: 0 (none) to less than holder_ttl, which is 20s; this limit is off`,
+		`f:7:19: gates[0].max_cooldown is "never"; allowed: 0s (no feedback) to 87840h, such as 1m30s; its default holds: 5m`,
+		"f:8:16: gates[0].max_queue is 0; allowed: 1 to 2000000; its default holds: 10000",
+		"f:9:17: gates[0].look_ahead is \"1h\"; allowed: 0 (none) to less than holder_ttl, which is 20s; its default holds: 1s, or half of `holder_ttl` if that is less",
 	}, p.Warnings)
 
 	for _, line := range []string{"max_inflight: 3", "max_in_flight: 1\n    max_in_flight: 2", "hold: x", "name: a b", "requests: {limit: 1, per: 1s, brust: 2}", "max_in_flight: &a 1"} {
@@ -338,27 +338,27 @@ gates:
     budgets:
       - {unit: tokens, limit: 90000, per: 1m, burst: 90000}
     max_cooldown: 2m
-    fallback_cooldown: 0s
-    overload_statuses: [429, 503, 529]
-    reset_headers: []
-    learn: false
-    queue_timeout: 0s
-    max_queue: 10000
-    min_call_time: 0s
-    hold: attempt
-    max_hold: 1h
-    on_lease_lost: continue
-    on_unavailable: wait
-    holder_ttl: 30s
-    park_ttl: 10m
-    look_ahead: 1s
-    start_window: 200ms
-    max_exchanges_per_second: 0
+    fallback_cooldown: 0s # default: none
+    overload_statuses: [429, 503, 529] # default
+    reset_headers: [] # default
+    learn: false # default
+    queue_timeout: 0s # default: none
+    max_queue: 10000 # default
+    min_call_time: 0s # default: none
+    hold: attempt # default
+    max_hold: 1h # default
+    on_lease_lost: continue # default
+    on_unavailable: wait # default
+    holder_ttl: 30s # default
+    park_ttl: 10m # default
+    look_ahead: 1s # default
+    start_window: 200ms # default
+    max_exchanges_per_second: 0 # default: no bound
     activities:
       - "CallOpenAI"
-    exclude: []
-    retry_hint: on
-    revision: 1
+    exclude: [] # default
+    retry_hint: on # default
+    revision: 1 # default
 `, b.String())
 
 	data, err := p.EffectiveJSON()
@@ -375,26 +375,6 @@ gates:
 type failingWriter struct{}
 
 func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("full") }
-
-func TestNotes(t *testing.T) {
-	p, err := New(
-		Gate{Provider: "a", Endpoint: "h"},
-		Gate{Provider: "b", Endpoint: "h", MaxCooldown: Off, FallbackCooldown: time.Second},
-		Gate{Provider: "c", Endpoint: "h", MaxInFlight: 1, FallbackCooldown: time.Hour},
-		Gate{Provider: "d", Endpoint: "h", MaxHold: time.Second, Requests: admission.Rate{Limit: 1, Per: time.Minute}},
-		Gate{Provider: "e", Endpoint: "h", Budgets: []admission.Budget{{Unit: "x", Rate: admission.Rate{Limit: 1, Per: time.Hour}}}},
-		Gate{Provider: "f", Endpoint: "h", MaxInFlight: 1},
-	)
-	require.NoError(t, err)
-	assert.Equal(t, []string{
-		"a@h: has no cap, no pacing and no budget: only a provider's cooldown holds calls up",
-		"b@h: has no cap, no pacing, no budget and no feedback: it limits nothing",
-		"b@h: fallback_cooldown has no effect: max_cooldown: 0 switches feedback off",
-		"c@h: fallback_cooldown 1h is cut to max_cooldown 5m",
-		"d@h: max_hold 1s is shorter than the spacing 1m",
-		`e@h: one of budget "x" comes only every 1h`,
-	}, p.Notes())
-}
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(designExample))

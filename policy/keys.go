@@ -39,6 +39,28 @@ type key struct {
 	value func(g *Gate) any
 }
 
+const limitIsOff = "this limit is off"
+
+// without says what holds where on_invalid: disable drops the key; empty where
+// it can't be dropped.
+func (k key) without() string {
+	if !k.limit {
+		return ""
+	}
+	d := k.defaultValue()
+	switch {
+	case d == nil && (k.unset == "off" || k.unset == "none"), d == int64(0), d == durationText(0):
+		return limitIsOff
+	case d == nil:
+		return "its default holds: " + k.unset
+	}
+	return "its default holds: " + textOf(d)
+}
+
+func keyNamed(name string) key {
+	return gateKeys[slices.IndexFunc(gateKeys, func(k key) bool { return k.name == name })]
+}
+
 // enforced is the key's part of the hash.
 func (k key) enforced(g *Gate) any {
 	if k.local {
@@ -365,9 +387,9 @@ func (r *reader) gate(at spot) gateRead {
 	before := len(r.faults)
 	for _, k := range gateKeys {
 		if v, given := values[k.name]; given {
-			r.soft = k.limit
+			r.without = k.without()
 			k.read(r, v, g)
-			r.soft = false
+			r.without = ""
 		}
 	}
 	for _, name := range []string{"provider", "endpoint"} {
@@ -397,9 +419,9 @@ func (r *reader) onePacing(values map[string]spot, g *Gate) {
 		return
 	}
 	g.Requests = admission.Rate{}
-	r.soft = true
+	r.without = limitIsOff
 	r.message(values[given[1]], "stands beside "+given[0]+alsoBeside(given[2:]), "one of "+strings.Join(pacingForms, ", "))
-	r.soft = false
+	r.without = ""
 }
 
 func alsoBeside(more []string) string {
@@ -420,9 +442,9 @@ func (r *reader) lookAheadBelowTTL(at spot, values map[string]spot, g *Gate) {
 		return
 	}
 	g.LookAhead = 0
-	r.soft = true
+	r.without = keyNamed("look_ahead").without()
 	r.fault(values["look_ahead"], fmt.Sprintf("0 (none) to less than holder_ttl, which is %s", durationText(ttl)))
-	r.soft = false
+	r.without = ""
 }
 
 // limits asks the scheduler's own validation, which has the last word.

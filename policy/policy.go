@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
-
-	"sluice/admission"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -35,10 +32,10 @@ const maxPatterns = 512
 type Policy struct {
 	// OnInvalid is what the file said; [InvalidRefuse] if it said nothing.
 	OnInvalid OnInvalid
-	// Warnings are the faults that on_invalid: disable turned into a limit that
-	// is off, one line each with its place. A limit that has no off
-	// (max_cooldown, max_queue, max_hold, the TTLs, look_ahead, start_window)
-	// is at its default.
+	// Warnings are the faults that on_invalid: disable passed over, one line
+	// each with its place and what holds instead: the limit is off, or at its
+	// default (max_cooldown, max_queue, max_hold, the TTLs, look_ahead,
+	// start_window).
 	Warnings []string
 
 	gates      []*Gate // in file order
@@ -72,9 +69,9 @@ func readPolicy(file string, root *yaml.Node) (*Policy, error) {
 		byPlace(r.faults)
 		return nil, &FaultError{File: file, Faults: r.faults}
 	}
-	byPlace(r.warnings)
+	slices.SortStableFunc(r.warnings, func(a, b warning) int { return comparePlaces(a.Fault, b.Fault) })
 	for _, w := range r.warnings {
-		p.Warnings = append(p.Warnings, withFile(file, w)+"; this limit is off")
+		p.Warnings = append(p.Warnings, withFile(file, w.Fault)+"; "+w.without)
 	}
 	return p, nil
 }
@@ -242,37 +239,6 @@ func (p *Policy) UnmatchedActivities(registered []string) []string {
 		}
 	}
 	return unmatched
-}
-
-// Notes are remarks on a policy that is valid but may not mean what its author
-// meant; one line each.
-func (p *Policy) Notes() []string {
-	var notes []string
-	for _, g := range p.Gates() {
-		note := func(text string) { notes = append(notes, g.ID()+": "+text) }
-		if g.MaxInFlight == 0 && g.Requests.IsZero() && len(g.Budgets) == 0 {
-			if g.MaxCooldown < 0 {
-				note("has no cap, no pacing, no budget and no feedback: it limits nothing")
-			} else {
-				note("has no cap, no pacing and no budget: only a provider's cooldown holds calls up")
-			}
-		}
-		if g.MaxCooldown > 0 && g.FallbackCooldown > g.MaxCooldown {
-			note(fmt.Sprintf("fallback_cooldown %s is cut to max_cooldown %s", durationText(g.FallbackCooldown), durationText(g.MaxCooldown)))
-		}
-		if g.MaxCooldown < 0 && g.FallbackCooldown > 0 {
-			note("fallback_cooldown has no effect: max_cooldown: 0 switches feedback off")
-		}
-		if g.Requests.Limit > 0 && g.MaxHold < g.Requests.Spacing() {
-			note(fmt.Sprintf("max_hold %s is shorter than the spacing %s", durationText(g.MaxHold), durationText(g.Requests.Spacing())))
-		}
-		for _, b := range g.Budgets {
-			if b.Rate.Spacing() > admission.DefaultMaxCooldown {
-				note("one of budget " + strconv.Quote(b.Unit) + " comes only every " + durationText(b.Rate.Spacing()))
-			}
-		}
-	}
-	return notes
 }
 
 // isPattern reports whether an activity's name has a wildcard.

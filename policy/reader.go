@@ -14,11 +14,17 @@ import (
 // A policy file, canonical JSON and Go values all come as such a tree, so
 // there is one set of rules for the three.
 type reader struct {
-	lenient  bool // on_invalid: disable
-	soft     bool // what is read now is one limit, which can be left out
-	found    int  // faults so far, warnings included
+	lenient  bool   // on_invalid: disable
+	without  string // what holds without what is read now; empty: it can't be left out
+	found    int    // faults so far, warnings included
 	faults   []Fault
-	warnings []Fault
+	warnings []warning
+}
+
+// warning is a fault that does not refuse the policy, and what holds instead.
+type warning struct {
+	Fault
+	without string
 }
 
 // spot is a value and how a person finds it.
@@ -79,8 +85,8 @@ func (r *reader) message(at spot, message, allowed string) {
 func (r *reader) add(at spot, f Fault) {
 	f.Line, f.Column, f.Path = at.node.Line, at.node.Column, at.path
 	r.found++
-	if r.soft && r.lenient {
-		r.warnings = append(r.warnings, f)
+	if r.without != "" && r.lenient {
+		r.warnings = append(r.warnings, warning{f, r.without})
 		return
 	}
 	r.faults = append(r.faults, f)
@@ -88,10 +94,10 @@ func (r *reader) add(at spot, f Fault) {
 
 // structure reports a fault of form, which always refuses the policy.
 func (r *reader) structure(at spot, message, allowed string) {
-	soft := r.soft
-	r.soft = false
+	without := r.without
+	r.without = ""
 	r.message(at, message, allowed)
-	r.soft = soft
+	r.without = without
 }
 
 // plain refuses anchors, aliases and tags wherever they stand: a policy needs

@@ -31,6 +31,10 @@ func TestReference(t *testing.T) {
 		}
 		assert.Equal(t, 1, found, "rows of %s", k.name)
 	}
+	for _, name := range presetNames {
+		statuses := strings.Trim(strings.ReplaceAll(fmt.Sprint(presets[name].overloadStatuses), " ", ", "), "[]")
+		assert.Contains(t, string(data), "| `"+name+"` | "+statuses+" |", "the row of the preset")
+	}
 	if *update {
 		require.NoError(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o644))
 	}

@@ -65,10 +65,8 @@ func (f field) defaultValue() any {
 	}
 	g := &Gate{}
 	g.setDefaults()
-	for _, k := range gateKeys {
-		if k.name == f.name {
-			return k.value(g)
-		}
+	if k := keyNamed(f.name); k.value != nil {
+		return k.value(g)
 	}
 	return nil
 }

@@ -15,13 +15,17 @@ func (p *program) validateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "validate FILE",
 		Short: "Print the faults of a policy file, or the effective policy",
-		Long: `Read a policy file and print the effective policy on standard output, every key
-with its default filled in. Remarks on what is valid but may not be meant go to
-standard error.
+		Long: `Read a policy file and print the effective policy on standard output: every key
+of every gate, defaults filled in and marked, and each gate's ID, workflow ID and
+hash. It is a policy file itself, and means the same.
 
-If it has faults, all of them are printed on standard error, one per line with
-place, value and what is allowed, and the exit status is 1. FILE may be "-" for
-standard input.`,
+Remarks on what is valid but may not be meant go to standard error, as warnings;
+so does what on_invalid: disable leaves out. With --json they are in the output,
+too: "notes" and "warnings".
+
+If the file has faults, all of them are printed on standard error, one per line
+with place, value and what is allowed, and the exit status is 1. FILE may be "-"
+for standard input.`,
 		Example: `  worker validate sluice.yaml
   worker validate --json sluice.yaml | jq '.gates[].id'
   kubectl get configmap sluice -o jsonpath='{.data.sluice\.yaml}' | worker validate -`,
