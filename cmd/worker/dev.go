@@ -27,8 +27,9 @@ const (
 
 type devFlags struct {
 	serverFlags
-	once bool
-	json bool
+	once       bool
+	json       bool
+	experiment string
 }
 
 func (p *program) devCommand() *cobra.Command {
@@ -46,22 +47,32 @@ with "Retry-After: 1" to the rest. Activities have 3 attempts, 1 s apart. Three
 rows show the same calls without admission, with a cap, and with a cap and pacing
 at 8/s. All figures are counted at the provider.
 
+--experiment six makes six calls at once to a provider that takes one request per
+250 ms and says nothing when it refuses; activities have 3 attempts, 50 ms apart.
+Two rows show a cap of 6 alone, and with a spacing of 275 ms.
+
 With --once it exits after the demonstration: ports are then free ones unless
 given, and the database is a temporary file unless --db or --memory is given. If
 it is interrupted before that, the exit status is 130.`,
 		Example: `  worker dev
   worker dev --memory --port 0 --ui-port 0
-  worker dev --once --json | tail -n 1 | jq '.rows[2]'`,
+  worker dev --once --json | tail -n 1 | jq '.rows[2]'
+  worker dev --once --experiment six`,
 		Args: args(0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.check(c); err != nil {
 				return err
 			}
-			return p.dev(c, f)
+			experiment, err := demo.FindExperiment(f.experiment)
+			if err != nil {
+				return usageError{command: c.CommandPath(), text: err.Error()}
+			}
+			return p.dev(c, f, experiment)
 		},
 	}
 	f.add(c)
 	c.Flags().BoolVar(&f.once, "once", false, "exit after the demonstration")
+	c.Flags().StringVar(&f.experiment, "experiment", demo.Experiments()[0].Name, "what to demonstrate: "+demo.ExperimentNames())
 	c.Flags().BoolVar(&f.json, "json", false, "print one JSON object as the last line of standard output; the table goes to standard error")
 	return c
 }
@@ -90,7 +101,7 @@ func (p *program) demoProviderCommand() *cobra.Command {
 	}
 }
 
-func (p *program) dev(c *cobra.Command, f devFlags) (err error) {
+func (p *program) dev(c *cobra.Command, f devFlags, experiment *demo.Experiment) (err error) {
 	ctx := c.Context()
 	if f.once {
 		remove, err := f.forOnce(c)
@@ -110,7 +121,7 @@ func (p *program) dev(c *cobra.Command, f devFlags) (err error) {
 	if err != nil {
 		return fmt.Errorf("this program can't start processes: %w", err)
 	}
-	provider, err := demo.StartProvider(ctx, []string{program, demoProvider}, f.ip, p.console)
+	provider, err := demo.StartProvider(ctx, []string{program, demoProvider}, experiment, f.ip, p.console)
 	if err != nil {
 		return p.interrupted(ctx, f, err)
 	}
@@ -125,8 +136,9 @@ func (p *program) dev(c *cobra.Command, f devFlags) (err error) {
 	defer temporal.Close()
 
 	d := demo.New(demo.Options{
-		Client: temporal, Address: e.server.HostPort(), Namespace: devNamespace, Provider: provider,
-		Program: []string{program, demoWorker}, Stderr: p.console, Verbose: p.verbose, Report: p.progress(),
+		Experiment: experiment,
+		Client:     temporal, Address: e.server.HostPort(), Namespace: devNamespace, Provider: provider,
+		Program: []string{program, demoWorker}, Stderr: p.console, Verbose: p.verbose, Report: p.progress(experiment),
 	})
 	defer func() {
 		if ctx.Err() != nil {
@@ -134,13 +146,14 @@ func (p *program) dev(c *cobra.Command, f devFlags) (err error) {
 		}
 		d.Close()
 	}()
-	p.console.line("%d calls, %d workflows, %d worker processes; three rows, about 35 s", demo.Calls, demo.Workflows, demo.Processes)
+	p.console.line("%d calls, %d workflows, %d worker processes; %d rows, about %v",
+		experiment.Calls, experiment.Workflows, experiment.Processes, experiment.Rows(), experiment.Lasts)
 	rows, err := d.Run(ctx)
 	p.console.end()
 	if err != nil {
 		return p.interrupted(ctx, f, err)
 	}
-	if err := p.printDemo(rows, e, provider, f); err != nil || f.once {
+	if err := p.printDemo(experiment, rows, e, provider, f); err != nil || f.once {
 		return err
 	}
 	p.console.line("Ctrl-C stops it.")
@@ -186,24 +199,24 @@ func (p *program) interrupted(ctx context.Context, f devFlags, err error) error 
 
 // progress shows how a row is doing: in a live line on a terminal, else in one line
 // when it begins.
-func (p *program) progress() func(string, loopback.Stats) {
+func (p *program) progress(e *demo.Experiment) func(string, loopback.Stats) {
 	last := ""
 	return func(row string, s loopback.Stats) {
 		if row != last && !p.console.terminal {
 			p.console.line("row %s", row)
 		}
 		last = row
-		p.console.live("%-10s  %2d/%d calls completed, %3d requests, %3d answered 429, %d in flight", row, s.Completed, demo.Calls, s.WireAttempts, s.Overloads, s.InFlight)
+		p.console.live("%-10s  %2d/%d calls completed, %3d requests, %3d answered 429, %d in flight", row, s.Completed, e.Calls, s.WireAttempts, s.Overloads, s.InFlight)
 	}
 }
 
 // printDemo prints the table and where to look, or with --json the result.
-func (p *program) printDemo(rows []demo.Row, e *embedded, provider *demo.Provider, f devFlags) error {
+func (p *program) printDemo(x *demo.Experiment, rows []demo.Row, e *embedded, provider *demo.Provider, f devFlags) error {
 	out := p.stdout
 	if f.json {
 		out = p.console
 	}
-	if err := demo.WriteTable(out, rows); err != nil {
+	if err := demo.WriteTable(out, x, rows); err != nil {
 		return err
 	}
 	if !f.once {
@@ -222,21 +235,22 @@ func (p *program) printDemo(rows []demo.Row, e *embedded, provider *demo.Provide
 		return nil
 	}
 	return json.NewEncoder(p.stdout).Encode(demoResult{
-		Rows: rows, Calls: demo.Calls, Workflows: demo.Workflows, Processes: demo.Processes,
+		Experiment: x.Name, Rows: rows, Calls: x.Calls, Workflows: x.Workflows, Processes: x.Processes,
 		Address: e.server.HostPort(), UI: e.ui.URL(), Namespace: devNamespace, Provider: provider.URL(),
 	})
 }
 
 // demoResult is what --json prints.
 type demoResult struct {
-	Rows      []demo.Row `json:"rows"`
-	Calls     int        `json:"calls"`
-	Workflows int        `json:"workflows"`
-	Processes int        `json:"processes"`
-	Address   string     `json:"address"` // of the Temporal server
-	UI        string     `json:"ui"`
-	Namespace string     `json:"namespace"`
-	Provider  string     `json:"provider"`
+	Experiment string     `json:"experiment"`
+	Rows       []demo.Row `json:"rows"`
+	Calls      int        `json:"calls"`
+	Workflows  int        `json:"workflows"`
+	Processes  int        `json:"processes"`
+	Address    string     `json:"address"` // of the Temporal server
+	UI         string     `json:"ui"`
+	Namespace  string     `json:"namespace"`
+	Provider   string     `json:"provider"`
 }
 
 func workflowURL(ui, id string) string {

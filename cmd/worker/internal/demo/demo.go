@@ -21,6 +21,7 @@ const (
 
 // Options of a demonstration. All fields but Report are required.
 type Options struct {
+	Experiment *Experiment
 	// Client of the Temporal server at Address.
 	Client    client.Client
 	Address   string
@@ -54,7 +55,7 @@ func New(o Options) *Demo {
 // Run runs the rows one after the other.
 func (d *Demo) Run(ctx context.Context) ([]Row, error) {
 	var rows []Row
-	for _, p := range plans(d.o.Provider.URL()) {
+	for _, p := range d.o.Experiment.plans(d.o.Provider.URL()) {
 		d.Close() // the previous row's
 		row, err := d.run(ctx, p)
 		if err != nil {
@@ -133,10 +134,10 @@ func (d *Demo) startProcesses(ctx context.Context, p plan) error {
 		return err
 	}
 	o := order{
-		Address: d.o.Address, Namespace: d.o.Namespace, TaskQueue: taskQueue(p), Gate: gate,
+		Address: d.o.Address, Namespace: d.o.Namespace, TaskQueue: d.taskQueue(p), Gate: gate,
 		Provider: d.o.Provider.URL(), Verbose: d.o.Verbose,
 	}
-	for range Processes {
+	for range d.o.Experiment.Processes {
 		process, err := startProcess(d.o.Program, o, d.o.Stderr)
 		if err != nil {
 			return fmt.Errorf("worker process: %w", err)
@@ -154,13 +155,14 @@ func (d *Demo) startProcesses(ctx context.Context, p plan) error {
 // runWorkflows starts the row's workflows and returns how many calls failed.
 func (d *Demo) runWorkflows(ctx context.Context, p plan) (failed int, err error) {
 	var runs []client.WorkflowRun
-	for i := range Workflows {
+	e := d.o.Experiment
+	for i := range e.Workflows {
 		run, err := d.o.Client.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
-			ID: fmt.Sprintf("demo/%s/%d", p.name, i+1), TaskQueue: taskQueue(p),
+			ID: fmt.Sprintf("demo/%s/%s/%d", e.Name, p.name, i+1), TaskQueue: d.taskQueue(p),
 			// A database that is kept may hold those of an interrupted demonstration.
 			WorkflowIDConflictPolicy: enumspb.WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING,
 			WorkflowExecutionTimeout: 2 * rowTimeout,
-		}, workflowType, batch{URL: d.o.Provider.CallURL(p.name), Calls: callsPerWorkflow})
+		}, workflowType, batch{URL: d.o.Provider.CallURL(p.name), Calls: e.Calls / e.Workflows, Attempts: e.attempts, BackOff: e.backOff})
 		if err != nil {
 			return 0, err
 		}
@@ -176,7 +178,7 @@ func (d *Demo) runWorkflows(ctx context.Context, p plan) (failed int, err error)
 	return failed, nil
 }
 
-func taskQueue(p plan) string { return "demo/" + p.name }
+func (d *Demo) taskQueue(p plan) string { return "demo/" + d.o.Experiment.Name + "/" + p.name }
 
 // Gated returns the rows that have a gate.
 func Gated(rows []Row) []Row {

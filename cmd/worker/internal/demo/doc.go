@@ -1,12 +1,12 @@
-// Package demo is the demonstration of `worker dev`: the same 40 calls to a
-// provider with a real quota, without admission, with a cap, and with a cap and
-// pacing. What is shown was counted at the provider.
+// Package demo is the demonstration of `worker dev`: an Experiment's calls, all
+// at once, to a provider with a real quota, once per row: without admission, with
+// a cap, with a cap and pacing. What is shown was counted at the provider.
 //
 //	StartProvider:
 //	  this process --start--> the provider's process (this program, ServeProvider)
 //	Demo.Run, once per row:
 //	  this process --start--> 2 worker processes (this program, Work)
-//	               --start--> 10 workflows --> 4 activities each, at once
+//	               --start--> workflows --> activities, all at once
 //	  worker processes --HTTP--> provider, a run per row
 //
 // It has authority over its processes: an order reaches each on its standard

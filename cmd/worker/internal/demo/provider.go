@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"time"
 
 	"sluice/tests/loopback"
 )
@@ -22,13 +21,14 @@ type Provider struct {
 
 // providerOrder is what the process reads first from its standard input.
 type providerOrder struct {
-	IP string `json:"ip"`
+	IP         string `json:"ip"`
+	Experiment string `json:"experiment"`
 }
 
 // StartProvider starts the provider on a free port. program starts the process: a
 // path and arguments; it must call ServeProvider. ctx bounds the start.
-func StartProvider(ctx context.Context, program []string, ip string, stderr io.Writer) (*Provider, error) {
-	process, err := startProcess(program, providerOrder{IP: ip}, stderr)
+func StartProvider(ctx context.Context, program []string, e *Experiment, ip string, stderr io.Writer) (*Provider, error) {
+	process, err := startProcess(program, providerOrder{IP: ip, Experiment: e.Name}, stderr)
 	if err != nil {
 		return nil, fmt.Errorf("provider: %w", err)
 	}
@@ -82,7 +82,11 @@ func ServeProvider(stdin io.Reader, stdout io.Writer) error {
 	if err := json.NewDecoder(stdin).Decode(&o); err != nil {
 		return fmt.Errorf("order: %w", err)
 	}
-	p := loopback.New(quota())
+	e, err := FindExperiment(o.Experiment)
+	if err != nil {
+		return fmt.Errorf("order: %w", err)
+	}
+	p := loopback.New(e.quota)
 	if err := p.Start(context.Background(), net.JoinHostPort(o.IP, "0")); err != nil {
 		return err
 	}
@@ -90,12 +94,6 @@ func ServeProvider(stdin io.Reader, stdout io.Writer) error {
 	if _, err := fmt.Fprintln(stdout, p.URL()); err != nil {
 		return err
 	}
-	_, err := io.Copy(io.Discard, stdin)
+	_, err = io.Copy(io.Discard, stdin)
 	return err
-}
-
-// quota is what the provider holds each row to: ten requests per second without
-// burst, and four in flight.
-func quota() loopback.Quota {
-	return loopback.Quota{Interval: 100 * time.Millisecond, MaxInFlight: maxInFlight, ServeTime: 150 * time.Millisecond, RetryAfter: "1"}
 }

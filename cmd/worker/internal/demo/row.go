@@ -3,44 +3,15 @@ package demo
 import (
 	"encoding/json"
 	"math"
-	"time"
 
-	"sluice/admission"
 	"sluice/policy"
 	"sluice/tests/loopback"
 )
-
-// What is demonstrated.
-const (
-	Workflows = 10
-	Calls     = 40 // in all
-	Processes = 2
-
-	callsPerWorkflow = Calls / Workflows
-	maxInFlight      = 4
-	paced            = 8 // requests per second, under the provider's 10 as a careful user would
-)
-
-// startWindow is far below what lies between the paced and the allowed rate
-// (25 ms): a start that a busy machine delays longer gives its lease back and gets
-// a fresh slot.
-const startWindow = 5 * time.Millisecond
 
 // plan is a row before it runs. Its name is also the run's label at the provider.
 type plan struct {
 	name string
 	gate *policy.Gate // nil: no admission
-}
-
-func plans(endpoint string) []plan {
-	return []plan{
-		{name: "none"},
-		{name: "cap", gate: &policy.Gate{Provider: "loopback", Endpoint: endpoint, Name: "cap", MaxInFlight: maxInFlight}},
-		{name: "cap+pacing", gate: &policy.Gate{
-			Provider: "loopback", Endpoint: endpoint, Name: "cap-and-pacing", MaxInFlight: maxInFlight,
-			Requests: admission.Rate{Limit: paced, Per: time.Second}, StartWindow: startWindow,
-		}},
-	}
 }
 
 // Row is what the provider counted.

@@ -17,6 +17,9 @@ const workflowType = "demo.Calls"
 type batch struct {
 	URL   string `json:"url"`
 	Calls int    `json:"calls"`
+	// Of each call's activity.
+	Attempts int32         `json:"attempts"`
+	BackOff  time.Duration `json:"back_off"`
 }
 
 // outcome is its result.
@@ -31,7 +34,7 @@ func makeCalls(ctx workflow.Context, b batch) (outcome, error) {
 	ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		StartToCloseTimeout: rowTimeout, // the time in the gate's queue counts
 		HeartbeatTimeout:    10 * time.Second,
-		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 1, MaximumAttempts: 3},
+		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: b.BackOff, BackoffCoefficient: 1, MaximumAttempts: b.Attempts},
 	})
 	id := workflow.GetInfo(ctx).WorkflowExecution.ID
 	calls := make([]workflow.Future, b.Calls)
