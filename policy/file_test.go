@@ -92,13 +92,14 @@ var faultyLines = []struct{ line, want string }{
 	{"min_interval: 0.1ns", `4:19: gates[0].min_interval is "0.1ns"; allowed: 0s`},
 	{"min_interval: 9000h", `4:19: gates[0].min_interval is "9000h"; allowed: 0s`},
 	{"requests: 5", "4:15: gates[0].requests is 5; allowed: a mapping with the keys limit, per, burst"},
-	{"requests: {limit: 5}", "4:15: gates[0].requests.per: is missing; allowed: a duration such as 1m"},
+	{"requests: {limit: 5}", "4:15: gates[0].requests.per: is missing; allowed: 1ns to 8784h, such as 1m30s"},
 	{"requests: {per: 1s}", "4:15: gates[0].requests.limit: is missing; allowed: 0 (off) to 1000000000000"},
 	{"requests: {limit: 5, per: 0}", "4:31: gates[0].requests.per is 0; allowed: 1ns to 8784h, such as 1m30s"},
 	{"requests: {limit: 5, per: 1s, burst: 0}", "4:42: gates[0].requests.burst is 0; allowed: 1 to 1000000000000"},
 	{"requests: {limit: 5, per: 1s, brust: 1}", "4:35: gates[0].requests.brust: unknown key; the nearest known one is burst"},
-	{"requests: {limit: 1, per: 8784h, burst: 11}", "4:45: gates[0].requests.burst is 11; allowed: what refills within 87840h"},
-	{"requests: {limit: 1, per: 8784h, burst: 1000000000000}", "4:45: gates[0].requests.burst is 1000000000000; allowed: what refills within 87840h"},
+	{"requests: {limit: 1, per: 8784h, burst: 10}", "4:45: gates[0].requests.burst is 10; allowed: what refills in less than 87840h"},
+	{"requests: {limit: 1, per: 8784h, burst: 11}", "4:45: gates[0].requests.burst is 11; allowed: what refills in less than 87840h"},
+	{"requests: {limit: 1, per: 8784h, burst: 1000000000000}", "4:45: gates[0].requests.burst is 1000000000000; allowed: what refills in less than 87840h"},
 
 	{"budgets: {unit: a}", "4:14: gates[0].budgets is a mapping; allowed: a list of budgets"},
 	{"budgets: [a]", `4:15: gates[0].budgets[0] is "a"; allowed: a mapping with the keys unit, limit, per, burst`},
@@ -255,7 +256,7 @@ func TestOnInvalidDisable(t *testing.T) {
 	assert.Equal(t, time.Second, g.LookAhead)
 	assert.Equal(t, []string{
 		"f:4:20: gates[0].max_in_flight is -3; allowed: 0 (no cap) to 1000000; this limit is off",
-		"f:5:15: gates[0].requests.per: is missing; allowed: a duration such as 1m; this limit is off",
+		"f:5:15: gates[0].requests.per: is missing; allowed: 1ns to 8784h, such as 1m30s; this limit is off",
 		"f:6:70: gates[0].budgets[1].per is 0; allowed: 1ns to 8784h, such as 1m30s; this limit is off",
 		`f:7:19: gates[0].max_cooldown is "never"; allowed: 0s (no feedback) to 87840h, such as 1m30s; its default holds: 5m`,
 		"f:8:16: gates[0].max_queue is 0; allowed: 1 to 2000000; its default holds: 10000",

@@ -124,7 +124,7 @@ func (r *reader) rate(at spot, values map[string]spot, defaultBurst int64) (admi
 	if v, given := values["per"]; given {
 		rate.Per, _ = r.duration(v, perForm)
 	} else if rate.Limit > 0 {
-		r.missing(at, "per", "a duration such as 1m")
+		r.missing(at, "per", perForm.allowed())
 	}
 	rate.Burst = defaultBurst
 	if v, given := values["burst"]; given {
@@ -136,7 +136,7 @@ func (r *reader) rate(at spot, values map[string]spot, defaultBurst int64) (admi
 		if v, given := values["burst"]; given {
 			at = v
 		}
-		r.fault(at, "what refills within "+durationText(admission.MaxRefill))
+		r.fault(at, "what refills in less than "+durationText(admission.MaxRefill))
 	}
 	if rate.Limit == 0 {
 		rate = admission.Rate{}
@@ -144,14 +144,14 @@ func (r *reader) rate(at spot, values map[string]spot, defaultBurst int64) (admi
 	return rate, r.found == before
 }
 
-// refillsTooSlowly: an empty bucket would take longer than MaxRefill to fill.
+// refillsTooSlowly: an empty bucket would take MaxRefill or longer to fill.
 func refillsTooSlowly(r admission.Rate) bool {
 	high, low := bits.Mul64(uint64(r.Burst), uint64(r.Per))
 	if high >= uint64(r.Limit) {
 		return true // the quotient needs more than 64 bits
 	}
-	whole, rest := bits.Div64(high, low, uint64(r.Limit))
-	return whole > uint64(admission.MaxRefill) || whole == uint64(admission.MaxRefill) && rest > 0
+	whole, _ := bits.Div64(high, low, uint64(r.Limit))
+	return whole >= uint64(admission.MaxRefill)
 }
 
 func (r *reader) missing(at spot, name, allowed string) {

@@ -206,10 +206,10 @@ func meaning(zero string) string {
 }
 
 // plainInteger keeps out what YAML also reads as an integer (0x10, 0o17, 010,
-// 1_000, +5): a limit should say what it says.
+// 1_000, +5, -0): a limit should say what it says.
 func plainInteger(s string) bool {
-	s = strings.TrimPrefix(s, "-")
-	return s == "0" || allDigits(s) && s[0] != '0'
+	digits := strings.TrimPrefix(s, "-")
+	return s == "0" || allDigits(digits) && digits[0] != '0'
 }
 
 func (r *reader) duration(at spot, f durationForm) (time.Duration, bool) {

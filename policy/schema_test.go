@@ -130,6 +130,7 @@ var beyondTheSchema = []string{
 	"requests_per_second: 0.12345678",
 	"min_interval: 0.1ns",
 	"min_interval: 9000h",
+	"requests: {limit: 1, per: 8784h, burst: 10}",
 	"requests: {limit: 1, per: 8784h, burst: 11}",
 	"requests: {limit: 1, per: 8784h, burst: 1000000000000}",
 	"budgets: [{unit: a, limit: 1, per: 1s}, {unit: a, limit: 1, per: 1s}]",
