@@ -49,8 +49,9 @@ type Caller struct {
 	// KeepHeaders are the response's headers that the result has. nil:
 	// Content-Type and Retry-After.
 	KeepHeaders []string
-	// LeaseHeader, see Transport.
+	// LeaseHeader and Usage, see Transport.
 	LeaseHeader string
+	Usage       func(*http.Response) Usage
 }
 
 const defaultMaxBody = 1 << 20
@@ -85,7 +86,7 @@ func (c *Caller) CallProvider(ctx context.Context, in CallRequest) (CallResponse
 			return out, fmt.Errorf("authorize: %w", err)
 		}
 	}
-	transport := &Transport{Base: c.Base, LeaseHeader: c.LeaseHeader, Cost: func(*http.Request) Cost {
+	transport := &Transport{Base: c.Base, LeaseHeader: c.LeaseHeader, Usage: c.Usage, Cost: func(*http.Request) Cost {
 		return Cost{Weight: in.Weight, Units: in.Units}
 	}}
 	response, err := (&http.Client{Transport: transport}).Do(r)

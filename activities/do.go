@@ -13,7 +13,8 @@ import (
 // sends to the same gate through [Transport] go under this lease, and what they
 // learn is the lease's feedback; so is what the error says that fn returns, where
 // a client library's error with the provider's answer is in its chain. Without
-// gates in the context (no plugin, no policy) fn just runs.
+// gates in the context (no plugin, no policy) fn just runs. Where the real cost is
+// known only afterwards, fn says it with [ReportUsage].
 //
 // The error is fn's own, an [Error], the context's cause, or wraps
 // policy.ErrUnknownGate.
@@ -38,7 +39,7 @@ func under(ctx context.Context, gates *Gates, g Gate, cost Cost, fn func(context
 	if err != nil {
 		return err
 	}
-	ctx, h := hold(ctx, gates, g, l)
+	ctx, h := hold(ctx, gates, g, l, cost)
 	defer h.finish(Failed) // a panic, or runtime.Goexit
 	ctx, done := whileHeld(ctx, g, l)
 	defer done()

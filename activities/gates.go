@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 
@@ -27,6 +28,9 @@ type Gates struct {
 	mu     sync.Mutex
 	open   map[*policy.Gate]*holder
 	closed bool
+
+	warned sync.Map // what was said once
+	warns  atomic.Int64
 }
 
 // GatesOptions say how this process appears to its gates.
@@ -117,6 +121,34 @@ func (g *Gates) of(found *policy.Gate) (Gate, error) {
 	}
 	g.open[found] = h
 	return h, nil
+}
+
+// LowerLimits are, by gate ID, the provider's limits that are lower than the
+// policy's, as answers have shown them to this process. Only gates that learn
+// (`learn: true`) look at them.
+func (g *Gates) LowerLimits() map[string][]policy.LowerLimit {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := map[string][]policy.LowerLimit{}
+	for _, h := range g.open {
+		h.mu.Lock()
+		if len(h.lower) > 0 {
+			all[h.id] = slices.Clone(h.lower)
+		}
+		h.mu.Unlock()
+	}
+	return all
+}
+
+// maxWarnings bounds what is remembered of having been said.
+const maxWarnings = 1000
+
+// warnOnce logs what would be said for every call otherwise.
+func (g *Gates) warnOnce(text string, args ...any) {
+	if _, said := g.warned.LoadOrStore(fmt.Sprint(text, args), true); said || g.warns.Add(1) > maxWarnings {
+		return
+	}
+	g.options.Logger.Warn(text, args...)
 }
 
 // Close gives back what this process still holds and says so to the gates,

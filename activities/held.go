@@ -14,20 +14,22 @@ type held struct {
 	gates  *Gates
 	gate   Gate
 	lease  Lease
+	cost   Cost // the estimate
 	parent *held
 
 	mu       sync.Mutex
 	feedback Feedback  // what the gate will be told
 	at       time.Time // when that was read; zero: nothing was
 	told     []answer  // that have been read, for this gate or another
+	used     usedUnits
 	ended    bool
 }
 
 // maxTold bounds the answers that a lease remembers.
 const maxTold = 64
 
-func hold(ctx context.Context, gates *Gates, g Gate, l Lease) (context.Context, *held) {
-	h := &held{gates: gates, gate: g, lease: l, parent: innermost(ctx)}
+func hold(ctx context.Context, gates *Gates, g Gate, l Lease, cost Cost) (context.Context, *held) {
+	h := &held{gates: gates, gate: g, lease: l, cost: cost, parent: innermost(ctx)}
 	return context.WithValue(ctx, heldKey, h), h
 }
 
@@ -86,6 +88,30 @@ func (h *held) knows(a answer) bool {
 	return slices.ContainsFunc(h.told, a.same)
 }
 
+// meter counts a send under the lease, and what its answer says that it cost
+// once its body has been read. m is nil where nobody asks.
+func (h *held) meter(response *http.Response, m *meter) {
+	h.mu.Lock()
+	h.used.unknown++
+	h.mu.Unlock()
+	if m == nil {
+		return
+	}
+	settle := sync.OnceFunc(func() {
+		units, known := m.units()
+		if !known {
+			return
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.used.unknown--
+		h.used.add(units)
+	})
+	if !watch(response, m.seer(), settle) {
+		settle()
+	}
+}
+
 // heed learns from the error that the code under the lease returned. An answer
 // counts once, whoever reads it first, and for its own provider's gate.
 func (h *held) heed(err error) {
@@ -125,6 +151,7 @@ func (h *held) finish(outcome Outcome) {
 	if f.rank() == 0 {
 		f.Outcome = outcome
 	}
+	f.Actual = h.used.actual(h.cost.Units)
 	h.mu.Unlock()
 	h.gates.release(h.lease, f)
 }

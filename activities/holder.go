@@ -81,6 +81,7 @@ type holder struct {
 	unavailable time.Time // since when nothing is answered; zero: it is
 	distrusted  bool      // leases were given up for lack of an answer
 
+	lower    []policy.LowerLimit // that the provider has shown, by header and unit
 	running  bool
 	stopping bool
 	kick     chan struct{}
@@ -398,6 +399,7 @@ func (l *lease) ReleaseWith(f Feedback) {
 		r.Actual = append(r.Actual, &contract.Cost{Unit: unit, N: f.Actual[unit]})
 	}
 	h.expectLocked(f)
+	h.lowerLocked(f.Lower)
 	h.out.release = append(h.out.release, r)
 	h.wakeLocked()
 }
@@ -421,6 +423,24 @@ func (h *holder) expectLocked(f Feedback) {
 	}
 	if asked = min(asked, limits.MaxCooldown); asked > 0 && f.Outcome != Failed {
 		h.expected = max(h.expected, h.clock.now().Add(asked))
+	}
+}
+
+// maxLower bounds the limits that are kept: there are a few headers.
+const maxLower = 32
+
+// lowerLocked keeps the provider's limits that are lower than the policy's, each
+// with its newest numbers, and says so once for each header.
+func (h *holder) lowerLocked(limits []policy.LowerLimit) {
+	for _, l := range limits {
+		i := slices.IndexFunc(h.lower, func(k policy.LowerLimit) bool { return k.Header == l.Header && k.Unit == l.Unit })
+		switch {
+		case i >= 0:
+			h.lower[i] = l
+		case len(h.lower) < maxLower:
+			h.lower = append(h.lower, l)
+			h.logger.Warn("sluice: the provider has a lower limit than the policy, which is not changed for it", "gate", h.id, "header", l.Header, "limit", l.String())
+		}
 	}
 }
 

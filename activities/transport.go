@@ -22,6 +22,10 @@ type Transport struct {
 	// Cost estimates what a request takes. nil, or after a panic, which is
 	// logged: one place, no units.
 	Cost func(*http.Request) Cost
+	// Usage finds out from an answer what its request really cost, which then
+	// replaces the estimate; [LLMUsage] does for LLM providers. It may return
+	// nil for an answer that it can't read. nil: estimates stand.
+	Usage func(*http.Response) Usage
 	// LeaseHeader, if set, is a request header that gets the lease's ID and
 	// generation, such as "4711/1": for providers that you run yourself.
 	LeaseHeader string
@@ -60,6 +64,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		response, err := t.base().RoundTrip(t.marked(r, h.lease))
 		h.learn(gates.feedbackOf(g, response, err))
 		h.sawResponse(response)
+		h.meter(response, t.meterOf(gates, g, response))
 		return response, err
 	}
 	var cost Cost
@@ -78,6 +83,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 func (t *Transport) send(r *http.Request, gates *Gates, g Gate, l Lease, within *held) (response *http.Response, err error) {
 	f := Feedback{Outcome: Failed, Asked: -1}
 	var read time.Time
+	var m *meter
 	kept := false
 	ctx, done := whileHeld(r.Context(), g, l)
 	if ctx != r.Context() {
@@ -86,6 +92,9 @@ func (t *Transport) send(r *http.Request, gates *Gates, g Gate, l Lease, within 
 	end := sync.OnceFunc(func() {
 		if !read.IsZero() {
 			f = f.after(time.Since(read))
+		}
+		if units, known := m.units(); known {
+			f.Actual = units
 		}
 		gates.release(l, f)
 		done()
@@ -104,20 +113,27 @@ func (t *Transport) send(r *http.Request, gates *Gates, g Gate, l Lease, within 
 		}
 		return response, err
 	}
-	if response.Body == nil || response.Body == http.NoBody {
-		return response, nil
+	m = t.meterOf(gates, g, response)
+	kept = watch(response, m.seer(), end)
+	return response, nil
+}
+
+// watch ties what its caller does with a response's body to two functions: see
+// gets the bytes that are read, where it isn't nil, and ended is called at the
+// end and at Close. false: there is no body.
+func watch(response *http.Response, see func([]byte), ended func()) bool {
+	if response == nil || response.Body == nil || response.Body == http.NoBody {
+		return false
 	}
-	kept = true
-	body := &leasedBody{ReadCloser: response.Body, end: end}
-	if w, ok := response.Body.(io.Writer); ok { // a switched protocol
+	body := &watchedBody{response.Body, see, ended}
+	response.Body = body
+	if w, ok := body.ReadCloser.(io.Writer); ok { // a switched protocol
 		response.Body = struct {
-			*leasedBody
+			*watchedBody
 			io.Writer
 		}{body, w}
-	} else {
-		response.Body = body
 	}
-	return response, nil
+	return true
 }
 
 func (t *Transport) base() http.RoundTripper {
@@ -147,22 +163,26 @@ func refuse(r *http.Request, err error) error {
 	return err
 }
 
-// leasedBody gives the lease back with the last byte.
-type leasedBody struct {
+// watchedBody is a body under watch.
+type watchedBody struct {
 	io.ReadCloser
-	end func()
+	see   func([]byte)
+	ended func()
 }
 
-func (b *leasedBody) Read(p []byte) (int, error) {
+func (b *watchedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	if n > 0 && b.see != nil {
+		b.see(p[:n])
+	}
 	if err != nil {
-		b.end()
+		b.ended()
 	}
 	return n, err
 }
 
-func (b *leasedBody) Close() error {
-	defer b.end()
+func (b *watchedBody) Close() error {
+	defer b.ended()
 	return b.ReadCloser.Close()
 }
 
