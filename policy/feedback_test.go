@@ -202,46 +202,61 @@ func FuzzRetryHint(f *testing.F) {
 // FuzzAnswer does the same for what FuzzRetryHint leaves out: bodies, answers
 // that succeeded, presets.
 func FuzzAnswer(f *testing.F) {
+	known := append([]string{""}, presetNames...)
 	for _, body := range []string{retryInfo(`"34.074824224s"`), "[" + retryInfo(`"1s"`) + "]", `{"error": {"details": [{"@type": 1}]}}`, "[[", ""} {
-		f.Add([]byte(body), "100", `"a";q=9;w=60`, "0", "30", uint64(30), uint64(120))
+		for i := range known {
+			f.Add(uint8(i), []byte(body), "100", `"a";q=9;w=60`, "0", "30", uint64(30), uint64(120))
+		}
 	}
-	f.Fuzz(func(t *testing.T, body []byte, limit, policy, remaining, reset string, a, b uint64) {
+	f.Fuzz(func(t *testing.T, which uint8, body []byte, limit, policy, remaining, reset string, a, b uint64) {
 		now := time.Unix(1_790_000_000, 0)
 		const clamp = 48 * time.Hour
 		rate := admission.Rate{Limit: 500, Per: time.Minute, Burst: 1}
-		for _, preset := range append([]string{""}, presetNames...) {
-			g := &Gate{Preset: preset, Learn: true, MaxCooldown: clamp, Requests: rate, Budgets: []admission.Budget{{Unit: "tokens", Rate: rate}}}
-			for _, header := range []http.Header{nil,
-				{"X-Ratelimit-Limit": {limit}, "X-Ratelimit-Remaining": {remaining}, "X-Ratelimit-Reset": {reset}, "X-Ratelimit-Resource": {policy}},
-				{"X-Ratelimit-Limit-Tokens": {limit, policy}, "X-Ratelimit-Remaining-Tokens": {remaining}, "X-Ratelimit-Reset-Tokens": {reset}, "Ratelimit-Policy": {policy, limit}},
-				{"Anthropic-Ratelimit-Requests-Limit": {limit}, "Anthropic-Ratelimit-Requests-Remaining": {remaining}, "Anthropic-Ratelimit-Requests-Reset": {reset}, "Ratelimit": {policy}},
-			} {
-				for _, status := range []int{200, 403, 429} {
-					h := g.ReadHintBody(status, header, body, now)
-					if h.Asked < 0 || h.Applied < 0 || h.Applied > clamp || h.Applied > h.Asked || h.Asked%time.Millisecond != 0 ||
-						h.HasHint != (h.Source != "") || !h.HasHint && h.Asked != 0 || !h.Overload && h.HasHint {
-						t.Fatalf("%s %d %v %q: %+v", preset, status, header, body, h)
-					}
-					l := g.ReadLesson(status, header, now)
-					if l.Asked < 0 || l.Applied < 0 || l.Applied > clamp || l.Applied > l.Asked || l.Asked%time.Millisecond != 0 ||
-						(l.Asked > 0) != (l.Source != "") || len(l.Lower) > len(g.preset().windows)+1 || status != 200 && len(l.Lower) > 0 {
-						t.Fatalf("%s %d %v: %+v", preset, status, header, l)
-					}
-					for _, lower := range l.Lower {
-						if lower.Limit <= 0 || lower.Per <= 0 || lower.Policy < lower.Limit {
-							t.Fatalf("%s %v: %+v", preset, header, lower)
-						}
+		g := &Gate{Preset: known[int(which)%len(known)], Learn: true, MaxCooldown: clamp, Requests: rate, Budgets: []admission.Budget{{Unit: "tokens", Rate: rate}}}
+		for _, header := range []http.Header{
+			{"X-Ratelimit-Limit": {limit}, "X-Ratelimit-Remaining": {remaining}, "X-Ratelimit-Reset": {reset}, "X-Ratelimit-Resource": {policy}},
+			{"X-Ratelimit-Limit-Tokens": {limit, policy}, "X-Ratelimit-Remaining-Tokens": {remaining}, "X-Ratelimit-Reset-Tokens": {reset}, "Ratelimit-Policy": {policy, limit}},
+			{"Anthropic-Ratelimit-Requests-Limit": {limit}, "Anthropic-Ratelimit-Requests-Remaining": {remaining}, "Anthropic-Ratelimit-Requests-Reset": {reset}, "Ratelimit": {policy}},
+			nil,
+		} {
+			for _, status := range []int{200, 403, 429} {
+				h := g.ReadHintBody(status, header, body, now)
+				if h.Asked < 0 || h.Applied < 0 || h.Applied > clamp || h.Applied > h.Asked || h.Asked%time.Millisecond != 0 ||
+					h.HasHint != (h.Source != "") || !h.HasHint && h.Asked != 0 || !h.Overload && h.HasHint {
+					t.Fatalf("%s %d %v %q: %+v", g.Preset, status, header, body, h)
+				}
+				l := g.ReadLesson(status, header, now)
+				if l.Asked < 0 || l.Applied < 0 || l.Applied > clamp || l.Applied > l.Asked || l.Asked%time.Millisecond != 0 ||
+					(l.Asked > 0) != (l.Source != "") || len(l.Lower) > len(g.preset().windows)+1 || status != 200 && len(l.Lower) > 0 {
+					t.Fatalf("%s %d %v: %+v", g.Preset, status, header, l)
+				}
+				for _, lower := range l.Lower {
+					if lower.Limit <= 0 || lower.Per <= 0 || lower.Policy < lower.Limit {
+						t.Fatalf("%s %v: %+v", g.Preset, header, lower)
 					}
 				}
 			}
 		}
-		g := &Gate{Preset: "gemini", MaxCooldown: clamp}
+		gemini := &Gate{Preset: "gemini", MaxCooldown: clamp}
 		for _, form := range []string{`"%ds"`, `"%d.5s"`, `"0.%020ds"`} {
-			less := g.ReadHintBody(429, nil, []byte(retryInfo(fmt.Sprintf(form, min(a, b)))), now)
-			more := g.ReadHintBody(429, nil, []byte(retryInfo(fmt.Sprintf(form, max(a, b)))), now)
+			less := gemini.ReadHintBody(429, nil, []byte(retryInfo(fmt.Sprintf(form, min(a, b)))), now)
+			more := gemini.ReadHintBody(429, nil, []byte(retryInfo(fmt.Sprintf(form, max(a, b)))), now)
 			if !less.HasHint || !more.HasHint || less.Asked > more.Asked {
 				t.Fatalf(form+" -> %v, "+form+" -> %v", min(a, b), less, max(a, b), more)
 			}
 		}
 	})
+}
+
+// A provider with very many limits costs no more than one with a few.
+func TestManyUnits(t *testing.T) {
+	header := http.Header{"X-Ratelimit-Reset-Tokens": {"7"}}
+	for i := range 20_000 {
+		header.Set(fmt.Sprintf("X-Ratelimit-Reset-U%05d", i), fmt.Sprint(i))
+		header.Set(fmt.Sprintf("X-Ratelimit-Reset-After-U%05d", i), "3")
+	}
+	hint := (&Gate{}).ReadHint(429, header, time.Unix(1_790_000_000, 0))
+	assert.Equal(t, "x-ratelimit-reset-tokens", hint.Source)
+	assert.Equal(t, 7*time.Second, hint.Asked)
+	assert.Len(t, openAIUnits(newResponse(header, time.Time{})), 2+maxUnits)
 }

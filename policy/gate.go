@@ -27,8 +27,9 @@ type Gate struct {
 	// digits and . _ : / -, at most 128 bytes.
 	Name string
 
-	// Preset names a known provider, whose values stand where this gate has
-	// none: anthropic, azure-openai, gemini, github, openai. Empty: none.
+	// Preset names a known provider: anthropic, azure-openai, gemini, github,
+	// openai. Its overload statuses stand where this gate has none, and what it
+	// documents of its headers and bodies is known. Empty: none.
 	Preset string
 
 	// MaxInFlight is the cap on leases in use, by weight. 0: no cap. At most
@@ -53,7 +54,7 @@ type Gate struct {
 	// ResetHeaders names further headers that tell when an exhausted limit
 	// resets, see [Gate.ReadHint].
 	ResetHeaders []ResetHeader
-	// Learn lets the gate follow the limits that the provider's headers name.
+	// Learn lets answers that succeeded teach, too, see [Gate.ReadLesson].
 	Learn bool
 
 	// QueueTimeout bounds the wait in the queue. 0: no bound.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -90,6 +91,48 @@ func TestHashAndDiff(t *testing.T) {
 		"hold: attempt != call",
 		"start_window: 1s != 100ms",
 	}, base.Diff(other))
+}
+
+// Whatever a key says counts between workers, but for the few that each process
+// may have its own way: the conflict names the key with both values.
+func TestEveryKeyCountsInADiff(t *testing.T) {
+	own := []string{"activities", "exclude", "revision"}
+	read := func(lines ...string) Gate {
+		p, err := Parse("f", []byte(gateFile(lines...)))
+		require.NoError(t, err)
+		return *p.Gates()[0]
+	}
+	base := read()
+	for _, k := range gateKeys {
+		if k.name == "provider" || k.name == "endpoint" {
+			continue
+		}
+		t.Run(k.name, func(t *testing.T) {
+			other := read(k.name + ": " + string(jsonOf(k.example)))
+			diff, back := base.Diff(other), other.Diff(base)
+			if slices.Contains(own, k.name) {
+				assert.Empty(t, diff)
+				assert.Equal(t, base.Hash(), other.Hash())
+				return
+			}
+			assert.NotEqual(t, base.Hash(), other.Hash())
+			name := k.rateOrName()
+			ours, theirs := textOf(keyNamed(name).value(&base)), textOf(keyNamed(name).value(&other))
+			assert.Contains(t, diff, name+": "+ours+" != "+theirs)
+			assert.Contains(t, back, name+": "+theirs+" != "+ours)
+			assert.Empty(t, other.Diff(other))
+		})
+	}
+}
+
+// A faulty limit that on_invalid: disable left out is another policy than the
+// limit: two workers notice.
+func TestDisabledLimitIsADifference(t *testing.T) {
+	given, err := Parse("f", []byte(gateFile("max_in_flight: 8")))
+	require.NoError(t, err)
+	disabled, err := Parse("f", []byte("on_invalid: disable\n"+gateFile("max_in_flight: -8")))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"max_in_flight: 8 != 0"}, given.Gates()[0].Diff(*disabled.Gates()[0]))
 }
 
 func TestDecodeGate(t *testing.T) {

@@ -112,20 +112,24 @@ func rank(l limitHeaders, first family) int {
 
 const openAIPrefix = "x-ratelimit-"
 
-// openAIUnits are the units that the response has a reset for, requests and
-// tokens first.
+// maxUnits bounds the units of one response beside requests and tokens.
+const maxUnits = 32
+
+// openAIUnits are the units that the response has a reset for: requests and
+// tokens, then the first 32 others in order of the alphabet.
 func openAIUnits(r *response) []string {
-	units := []string{"requests", "tokens"}
+	known := []string{"requests", "tokens"}
 	var more []string
 	for name := range r.fields {
 		unit, isReset := strings.CutPrefix(name, openAIPrefix+"reset-")
 		unit = strings.TrimPrefix(unit, "after-")
-		if isReset && unit != "" && unit != "after" && !slices.Contains(units, unit) && !slices.Contains(more, unit) {
+		if isReset && unit != "" && unit != "after" && !slices.Contains(known, unit) {
 			more = append(more, unit)
 		}
 	}
 	slices.Sort(more)
-	return append(units, more...)
+	more = slices.Compact(more)
+	return append(known, more[:min(len(more), maxUnits)]...)
 }
 
 // read is the delay until the limit resets, where it is exhausted.
