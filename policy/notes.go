@@ -80,7 +80,6 @@ func (g *Gate) tooSlow() []string {
 func (g *Gate) surprises() []string {
 	return slices.Concat(
 		noteIf(g.OnUnavailable == UnavailableLocal, "on_unavailable: local has no effect yet: callers wait"),
-		noteIf(g.Hold == HoldCall, "hold: call has little effect yet: a retry takes over only the lease of an attempt that was killed"),
 		noteIf(slices.ContainsFunc(g.Activities, func(s string) bool { return strings.Trim(s, "*") == "" }), "activities names every activity type: each takes a lease, also those that call nobody"),
 	)
 }
