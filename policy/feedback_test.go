@@ -16,52 +16,68 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRetryHints reads the table of cases from public bug reports and
+// hintCase is a row of the table of cases from public bug reports and
 // providers' formats.
-func TestRetryHints(t *testing.T) {
+type hintCase struct {
+	id             string
+	status         int
+	now            time.Time
+	clamp          time.Duration
+	header         http.Header
+	expect, source string
+	malformed      []string
+}
+
+func hintCases(t *testing.T) []hintCase {
+	t.Helper()
 	data, err := os.ReadFile("testdata/retry_hints.tsv")
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
-	require.NotEmpty(t, lines[1:])
 	require.True(t, strings.HasPrefix(lines[0], "id\tstatus\tnow\tmax_cooldown_ms\theaders\texpect\tsource\tmalformed"))
+	require.NotEmpty(t, lines[1:])
+	var cases []hintCase
 	for _, line := range lines[1:] {
 		f := strings.Split(line, "\t")
 		require.GreaterOrEqual(t, len(f), 8, line)
-		t.Run(f[0], func(t *testing.T) {
-			status, err := strconv.Atoi(f[1])
-			require.NoError(t, err)
-			now, err := time.Parse(time.RFC3339Nano, f[2])
-			require.NoError(t, err)
-			clamp, err := strconv.ParseInt(f[3], 10, 64)
-			require.NoError(t, err)
-			var pairs [][2]string
-			require.NoError(t, json.Unmarshal([]byte(f[4]), &pairs))
-			header := http.Header{}
-			for _, p := range pairs {
-				header.Add(p[0], p[1])
-			}
+		c := hintCase{id: f[0], header: http.Header{}, expect: f[5], source: f[6]}
+		c.status, err = strconv.Atoi(f[1])
+		require.NoError(t, err, line)
+		c.now, err = time.Parse(time.RFC3339Nano, f[2])
+		require.NoError(t, err, line)
+		clamp, err := strconv.ParseInt(f[3], 10, 64)
+		require.NoError(t, err, line)
+		c.clamp = time.Duration(clamp) * time.Millisecond
+		var pairs [][2]string
+		require.NoError(t, json.Unmarshal([]byte(f[4]), &pairs), line)
+		for _, p := range pairs {
+			c.header.Add(p[0], p[1])
+		}
+		if f[7] != "" {
+			c.malformed = strings.Split(f[7], ",")
+		}
+		cases = append(cases, c)
+	}
+	return cases
+}
 
-			g := &Gate{MaxCooldown: time.Duration(clamp) * time.Millisecond}
-			hint := g.ReadHint(status, header, now)
-
-			switch f[5] {
+func TestRetryHints(t *testing.T) {
+	for _, c := range hintCases(t) {
+		t.Run(c.id, func(t *testing.T) {
+			hint := (&Gate{MaxCooldown: c.clamp}).ReadHint(c.status, c.header, c.now)
+			switch c.expect {
 			case "none":
 				assert.False(t, hint.HasHint, "%+v", hint)
 			case "zero":
 				assert.True(t, hint.HasHint)
 				assert.Zero(t, hint.Applied)
 			default:
-				ms, err := strconv.ParseInt(f[5], 10, 64)
+				ms, err := strconv.ParseInt(c.expect, 10, 64)
 				require.NoError(t, err)
 				assert.True(t, hint.HasHint)
 				assert.Equal(t, time.Duration(ms)*time.Millisecond, hint.Applied)
 			}
-			assert.Equal(t, f[6], hint.Source)
-			var malformed []string
-			if f[7] != "" {
-				malformed = strings.Split(f[7], ",")
-			}
-			assert.ElementsMatch(t, malformed, hint.Malformed)
+			assert.Equal(t, c.source, hint.Source)
+			assert.ElementsMatch(t, c.malformed, hint.Malformed)
 		})
 	}
 }

@@ -71,6 +71,19 @@ func TestPresetsAreNotDeaf(t *testing.T) {
 	}
 }
 
+// Neither does a preset read any case of the table differently.
+func TestPresetsReadTheTable(t *testing.T) {
+	for _, c := range hintCases(t) {
+		plain := (&Gate{MaxCooldown: c.clamp, OverloadStatuses: []int{c.status}}).ReadHint(c.status, c.header, c.now)
+		for _, name := range presetNames {
+			with := (&Gate{MaxCooldown: c.clamp, OverloadStatuses: []int{c.status}, Preset: name}).ReadHintBody(c.status, c.header, []byte(`{"error": {}}`), c.now)
+			assert.ElementsMatch(t, plain.Malformed, with.Malformed, "%s: %s", name, c.id)
+			with.Malformed = plain.Malformed // in the order of the families
+			assert.Equal(t, plain, with, "%s: %s", name, c.id)
+		}
+	}
+}
+
 func TestPresetNamesTheSourceOfATie(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	header := http.Header{}
