@@ -391,6 +391,9 @@ func (g *gate) continueAsNew(ctx workflow.Context) error {
 	if err != nil {
 		return err
 	}
+	if g.s.Rules() >= 2 {
+		g.s.NextWake() // what the next run is late for, if no host takes it up in time
+	}
 	next := g.start
 	next.Policy, next.Overlays, next.LearnFor = body, g.overlays, 0
 	next.State = compress(g.s.SnapshotUnder(g.s.NextRules(), nil))
