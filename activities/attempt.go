@@ -10,6 +10,8 @@ import (
 
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/converter"
+
+	"sluice/policy"
 )
 
 // attempt is what Sluice keeps for one attempt of an activity.
@@ -17,8 +19,10 @@ type attempt struct {
 	mu        sync.Mutex
 	began     time.Time
 	acquires  map[string]int // by gate
-	gates     []Gate         // of which it had a lease
-	details   []any          // the last heartbeat details that the user recorded in this attempt
+	inUse     map[acquireUse]bool
+	kept      map[acquireUse]keeper
+	gates     []Gate // of which it had a lease
+	details   []any  // the last heartbeat details that the user recorded in this attempt
 	recorded  bool
 	cancelled bool // a wait ended because the activity was cancelled
 }
@@ -42,11 +46,14 @@ func acquire(ctx context.Context, g Gate, cost Cost, queueTimeout time.Duration)
 	info := activity.GetInfo(ctx)
 	r.Attempt = info.Attempt
 	r.Label = label(info)
+	p := g.Policy()
+	var use acquireUse
 	if a != nil {
-		r.TicketID = a.ticketID(info, g.Policy().ID())
+		use = a.begins(p.ID(), p.Hold)
+		r.TicketID = ticketID(info, use)
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		r.Leave = deadline.Add(-waitMargin(deadline.Sub(info.StartedTime)) - g.Policy().MinCallTime)
+		r.Leave = deadline.Add(-waitMargin(deadline.Sub(info.StartedTime)) - p.MinCallTime)
 	}
 	r.LeaveOn = activity.GetWorkerStopChannel(ctx)
 	if info.IsLocalActivity {
@@ -55,8 +62,14 @@ func acquire(ctx context.Context, g Gate, cost Cost, queueTimeout time.Duration)
 	stop := a.heartbeat(ctx, info)
 	defer stop()
 	l, err := g.Acquire(ctx, r)
-	if err == nil {
+	switch {
+	case err == nil:
 		a.uses(g)
+		if k, ok := l.(keeper); ok && a != nil && p.Hold == policy.HoldCall {
+			l = &callLease{keeper: k, attempt: a, use: use}
+		}
+	case a != nil:
+		a.ends(use)
 	}
 	if err != nil && a != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		a.mu.Lock()
@@ -82,17 +95,13 @@ func (a *attempt) uses(g Gate) {
 // a tenth of a shorter attempt.
 func waitMargin(total time.Duration) time.Duration { return min(time.Second, max(total/10, 0)) }
 
-// ticketID names the n-th acquire of a gate in an activity, whatever attempt
-// or worker makes it.
-func (a *attempt) ticketID(info activity.Info, gate string) string {
-	a.mu.Lock()
-	a.acquires[gate]++
-	n := a.acquires[gate]
-	a.mu.Unlock()
+// ticketID names an acquire of a gate in an activity, whatever attempt or worker
+// makes it.
+func ticketID(info activity.Info, u acquireUse) string {
 	if info.WorkflowExecution.ID == "" {
-		return fmt.Sprintf("%s/%s/%s/%s/%d", info.Namespace, info.ActivityID, info.ActivityRunID, gate, n)
+		return fmt.Sprintf("%s/%s/%s/%s/%d", info.Namespace, info.ActivityID, info.ActivityRunID, u.gate, u.n)
 	}
-	return fmt.Sprintf("%s/%s/%s/%s/%s/%d", info.Namespace, info.WorkflowExecution.ID, info.WorkflowExecution.RunID, info.ActivityID, gate, n)
+	return fmt.Sprintf("%s/%s/%s/%s/%s/%d", info.Namespace, info.WorkflowExecution.ID, info.WorkflowExecution.RunID, info.ActivityID, u.gate, u.n)
 }
 
 // label is what a person reads in the queue.

@@ -169,6 +169,7 @@ func (h *holder) answeredLocked(x *contract.Exchange, a *contract.Answer, sent, 
 	if h.resync && !x.Resync {
 		// Not applied. Releases are still worth saying; all else is presented.
 		h.out.release = append(x.Release, h.out.release...)
+		h.out.lower = append(x.LowerLimits, h.out.lower...)
 	}
 	if len(h.out.release) == 0 {
 		h.expected = 0 // the gate has said what it made of all that it was told
@@ -196,7 +197,7 @@ func (h *holder) distrustLocked() {
 	}
 	h.distrusted = true
 	for _, t := range h.tickets {
-		if t.started {
+		if t.started && !t.kept {
 			h.loseLocked(t, "the gate can't be reached")
 		}
 	}
@@ -274,6 +275,10 @@ func (h *holder) close(ctx context.Context) error {
 		h.starter.Stop()
 	}
 	for _, t := range h.tickets {
+		if t.kept { // the next attempt, in another process, takes it over
+			h.forgetLocked(t)
+			continue
+		}
 		h.out.release = append(h.out.release, &contract.Release{
 			Lease: t.grant.GetLease(), Generation: t.grant.GetGeneration(), Outcome: contract.Outcome_OUTCOME_ABANDONED, StartedAt: int64(t.startAt),
 		})

@@ -58,8 +58,9 @@ type holder struct {
 
 	confirmed   uint64
 	firstRun    string
-	counter     uint64 // of the newest answer
-	applied     uint64 // of the last exchange's answer: a smaller one means that the gate was reset
+	counter     uint64          // of the newest answer
+	applied     uint64          // of the last exchange's answer: a smaller one means that the gate was reset
+	rules       admission.Rules // of the gate's run, as last answered
 	resync      bool
 	sendBody    bool
 	conflict    *Error
@@ -99,6 +100,7 @@ type outbox struct {
 	cancel   []*contract.Cancel
 	handBack []*contract.HandBack
 	release  []*contract.Release
+	lower    []*contract.LowerLimit // goes along with the others
 }
 
 func (o *outbox) empty() bool {
@@ -115,6 +117,7 @@ type ticket struct {
 	started bool
 	startAt admission.Instant // when it really started
 	ended   bool
+	kept    bool // its attempt is over, its call is not
 	lost    chan struct{}
 	isLost  bool
 }
@@ -380,14 +383,34 @@ type lease struct {
 func (l *lease) Release() { l.ReleaseWith(Feedback{Outcome: Success, Asked: -1}) }
 
 func (l *lease) ReleaseWith(f Feedback) {
+	l.holder.mu.Lock()
+	defer l.holder.mu.Unlock()
+	if !l.ticket.ended {
+		l.holder.forgetLocked(l.ticket)
+		l.holder.releaseLocked(l.ticket, f, false)
+	}
+}
+
+// keep implements keeper. A gate of older rules keeps nothing.
+func (l *lease) keep(f Feedback) {
 	h, t := l.holder, l.ticket
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if t.ended {
+	switch {
+	case t.ended || t.kept:
 		return
+	case t.isLost || h.rules < 2:
+		h.forgetLocked(t)
+	default:
+		t.kept = true
 	}
-	h.forgetLocked(t)
+	h.releaseLocked(t, f, t.kept)
+}
+
+// releaseLocked tells the gate that an attempt is over.
+func (h *holder) releaseLocked(t *ticket, f Feedback, keep bool) {
 	r := &contract.Release{
+		Keep:  keep,
 		Lease: t.grant.Lease, Generation: t.grant.Generation, Outcome: contract.Outcome(f.Outcome), Status: int32(f.Status),
 		HintSource: f.Source, StartedAt: int64(t.startAt),
 	}
@@ -430,17 +453,20 @@ func (h *holder) expectLocked(f Feedback) {
 const maxLower = 32
 
 // lowerLocked keeps the provider's limits that are lower than the policy's, each
-// with its newest numbers, and says so once for each header.
+// with its newest numbers, which go to the gate; it says so once for each header.
 func (h *holder) lowerLocked(limits []policy.LowerLimit) {
 	for _, l := range limits {
 		i := slices.IndexFunc(h.lower, func(k policy.LowerLimit) bool { return k.Header == l.Header && k.Unit == l.Unit })
-		switch {
-		case i >= 0:
-			h.lower[i] = l
-		case len(h.lower) < maxLower:
-			h.lower = append(h.lower, l)
-			h.logger.Warn("sluice: the provider has a lower limit than the policy, which is not changed for it", "gate", h.id, "header", l.Header, "limit", l.String())
+		if i >= 0 && h.lower[i] == l || i < 0 && len(h.lower) >= maxLower {
+			continue
 		}
+		h.out.lower = append(h.out.lower, &contract.LowerLimit{Header: l.Header, Unit: l.Unit, Limit: l.Limit, Per: int64(l.Per), Policy: l.Policy})
+		if i >= 0 {
+			h.lower[i] = l
+			continue
+		}
+		h.lower = append(h.lower, l)
+		h.logger.Warn("sluice: the provider has a lower limit than the policy, which is not changed for it", "gate", h.id, "header", l.Header, "limit", l.String())
 	}
 }
 
@@ -504,6 +530,7 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 	if !ofWait {
 		h.applied = a.StateCounter
 	}
+	h.rulesLocked(admission.Rules(a.Rules))
 	if a.StateCounter >= h.counter {
 		h.counter = a.StateCounter
 		h.cooldown, h.paused = admission.Instant(a.Cooldown.GetUntil()), a.Paused
@@ -535,9 +562,12 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 	}
 	for _, r := range a.Revoked {
 		if t := h.tickets[r.Number]; r.Notice > h.confirmed && t != nil && t.grant.GetLease() == r.Lease {
-			if t.started {
+			switch {
+			case t.kept: // the call's next attempt has it, or did not come
+				h.forgetLocked(t)
+			case t.started:
 				h.loseLocked(t, r.Cause.String())
-			} else {
+			default:
 				h.failLocked(t, &Error{Kind: KindLeaseLost, Gate: h.id, Detail: "the lease was ended before it started: " + r.Cause.String()})
 			}
 		}
@@ -549,6 +579,21 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 		}
 	}
 	h.startDueLocked()
+}
+
+// rulesLocked takes in the rules of the gate's run. A run of older rules that
+// follows one which kept leases has ended what nobody uses.
+func (h *holder) rulesLocked(rules admission.Rules) {
+	h.rules = rules
+	if rules >= 2 {
+		return
+	}
+	for _, t := range h.tickets {
+		if t.kept {
+			h.forgetLocked(t)
+			h.releaseLocked(t, Feedback{Outcome: Abandoned, Asked: -1}, false)
+		}
+	}
 }
 
 // conflictLocked ends all that waits: the gate will not mix two policies.
@@ -588,6 +633,7 @@ func (h *holder) exchangeLocked() *contract.Exchange {
 	x.Release, h.out.release = h.out.release, nil
 	x.Cancel, h.out.cancel = h.out.cancel, nil
 	x.HandBack, h.out.handBack = h.out.handBack, nil
+	x.LowerLimits, h.out.lower = h.out.lower, nil
 	if h.resync {
 		h.presentLocked(x)
 		return x
@@ -619,6 +665,10 @@ func (h *holder) presentLocked(x *contract.Exchange) {
 	slices.Sort(numbers)
 	for _, n := range numbers {
 		t := h.tickets[n]
+		if t.kept { // nobody uses it: the next attempt queues anew
+			h.forgetLocked(t)
+			continue
+		}
 		p := &contract.Present{Ticket: t.acquire}
 		if t.granted {
 			p.Lease, p.Generation, p.StartAt = t.grant.Lease, t.grant.Generation, t.grant.StartAt

@@ -60,20 +60,33 @@ func (i *activityInbound) ExecuteActivity(ctx context.Context, in *interceptor.E
 	a := &attempt{began: time.Now(), acquires: map[string]int{}}
 	ctx = context.WithValue(WithGates(ctx, gates), attemptKey, a)
 	if g == nil {
-		result, err := i.Next.ExecuteActivity(ctx, in)
-		return result, a.outward(ctx, info, err)
+		return a.run(ctx, info, func() (any, error) { return i.Next.ExecuteActivity(ctx, in) })
 	}
 	if info.IsLocalActivity {
 		return nil, temporal.NewNonRetryableApplicationError("activity "+info.ActivityType.Name+" is gated by "+g.Policy().ID()+
 			" and can't be a local activity: waiting would hold the workflow task", ErrTypeLocalActivity, nil)
 	}
-	var result any
-	err = under(ctx, gates, g, Cost{}, func(ctx context.Context) (err error) {
-		result, err = i.Next.ExecuteActivity(ctx, in)
-		return err
+	return a.run(ctx, info, func() (result any, err error) {
+		err = under(ctx, gates, g, Cost{}, func(ctx context.Context) (err error) {
+			result, err = i.Next.ExecuteActivity(ctx, in)
+			return err
+		})
+		return result, err
 	})
-	return result, a.outward(ctx, info, err)
 }
+
+// run runs an attempt, and ends what it kept where no other attempt follows. One
+// follows a panic, which the worker makes an error of.
+func (a *attempt) run(ctx context.Context, info activity.Info, do func() (any, error)) (result any, err error) {
+	err = errPanicked
+	defer func() { a.giveBackKept(ctx, info, err) }()
+	result, err = do()
+	err = a.outward(ctx, info, err)
+	return result, err
+}
+
+// errPanicked stands for the error of an attempt that did not return.
+var errPanicked = errors.New("panic")
 
 // outward is an activity's error as Temporal shall see it.
 func (a *attempt) outward(ctx context.Context, info activity.Info, err error) (seen error) {
