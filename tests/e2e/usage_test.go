@@ -32,7 +32,7 @@ type spent struct {
 func TestBudgetIsSettledByWhatWasUsed(t *testing.T) {
 	const (
 		rate, burst, estimate = 1000, 1000, 20
-		inFlight, calls       = 24, 160
+		inFlight, calls       = 64, 200
 		most                  = 80
 		// A call may reach the provider later than it was admitted, so a window
 		// there sees those of a somewhat longer one. Unsettled, these calls would
