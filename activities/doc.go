@@ -17,6 +17,11 @@
 //   - [Caller]: a ready-made activity that makes an HTTP call.
 //   - [TryAcquire]: a lease at once, or none.
 //
+// What comes back is what the attempt learned: status and headers, from the
+// response that [Transport] saw or from the error that the code returned (see
+// answersIn for the shapes), and the cost that was real, from [Transport]'s Usage or
+// [ReportUsage].
+//
 // All find their gates in the context, where the worker plugin puts them. With
 // no gates there, or no gate for the request, the call is the plain call.
 //
@@ -27,7 +32,12 @@
 //   - Two starts of a spaced gate in this process are not closer than the
 //     spacing (less a fiftieth, at most 1 ms, for timers); a lease that is late by more than its window is handed back.
 //   - Feedback reaches the gate in the same exchange as, and is applied before,
-//     the release.
+//     the release: on every attempt, also when the caller has left meanwhile. An
+//     answer counts once, whoever read it.
+//   - What goes wrong in reading feedback, in a callback or in a log handler
+//     changes neither the call's result nor the life of its lease.
+//   - A failed attempt's error is changed in one way only: it may gain the delay
+//     after which the gate admits again, and never comes sooner for it.
 //   - A lease is given back on success, error, panic, runtime.Goexit,
 //     cancellation and the end of the process; what nobody gives back ends at
 //     the policy's max_hold.

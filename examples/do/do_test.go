@@ -27,16 +27,18 @@ func Example() {
 	gates := activities.NewLocalGates(p, activities.GatesOptions{})
 	ctx := activities.WithGates(context.Background(), gates)
 
-	convert := func(pages int64) error {
-		cost := activities.Cost{Units: map[string]int64{"pages": pages}}
-		return activities.Do(ctx, "pages", cost, func(context.Context) error {
+	// convert estimates what it will take, and says what it took.
+	convert := func(estimate, pages int64) error {
+		cost := activities.Cost{Units: map[string]int64{"pages": estimate}}
+		return activities.Do(ctx, "pages", cost, func(ctx context.Context) error {
+			activities.ReportUsage(ctx, map[string]int64{"pages": pages})
 			fmt.Println("converted", pages, "pages")
 			return nil
 		})
 	}
-	fmt.Println(convert(40))
-	fmt.Println(convert(60))
-	err = convert(101)
+	fmt.Println(convert(100, 40))
+	fmt.Println(convert(60, 60)) // at once: 60 came back
+	err = convert(101, 1)
 	fmt.Println(errors.Is(err, activities.ErrNeverAdmissible), err)
 	fmt.Println(gates.Close(ctx))
 	// Output:
