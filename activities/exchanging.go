@@ -75,6 +75,8 @@ func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
 	switch {
 	case h.spacing > 0 && len(h.reserved) > 0 && h.clock.unsure():
 		due = 0 // better know the time before the first start
+	case !h.asked.IsZero():
+		due = 0 // a lease is due, and a cooldown may have come since
 	case news:
 		due = max(h.unhurriedLocked(now), 0)
 	case len(h.tickets) > 0 && !h.comeAgain.IsZero():
@@ -171,8 +173,10 @@ func (h *holder) answeredLocked(x *contract.Exchange, a *contract.Answer, sent, 
 		h.out.release = append(x.Release, h.out.release...)
 		h.out.lower = append(x.LowerLimits, h.out.lower...)
 	}
-	if len(h.out.release) == 0 {
+	if len(h.out.release) == 0 && h.untold != nil {
 		h.expected = 0 // the gate has said what it made of all that it was told
+		close(h.untold)
+		h.untold = nil
 	}
 }
 

@@ -65,7 +65,10 @@ type holder struct {
 	sendBody    bool
 	conflict    *Error
 	cooldown    admission.Instant
+	heard       admission.Instant // gate time as of which cooldown and paused are known
+	asked       time.Time         // since when a due lease waits to hear; zero: none does
 	expected    admission.Instant // the cooldown that releases on their way will make
+	untold      chan struct{}     // closed when the gate has answered all releases; nil: it has
 	paused      bool
 	spacing     time.Duration
 	window      time.Duration
@@ -309,9 +312,16 @@ func (h *holder) insertReservedLocked(t *ticket) {
 	h.reserved = slices.Insert(h.reserved, i, t)
 }
 
+// maxUnheard is for how long after the last news of its gate a holder starts
+// leases: nothing starts later than that after a cooldown or a pause. A holder
+// that heard nothing for longer asks first, and starts by the answer, however
+// long that took: a way that is longer must not keep a lease from starting.
+const maxUnheard = 250 * time.Millisecond
+
 // startDueLocked starts the leases whose time has come, in order, never two
 // closer together than the gate's spacing, and hands back those that are late.
-func (h *holder) startDueLocked() {
+// freshly: the gate has just answered to a holder that asked.
+func (h *holder) startDueLocked(freshly bool) {
 	for len(h.reserved) > 0 {
 		t := h.reserved[0]
 		now := h.clock.now()
@@ -335,6 +345,13 @@ func (h *holder) startDueLocked() {
 			h.armLocked(at.Sub(now))
 			return
 		}
+		if now.Sub(h.heard) > maxUnheard && !freshly {
+			if h.asked.IsZero() {
+				h.asked = time.Now()
+				h.wakeLocked()
+			}
+			return // until the answer comes
+		}
 		h.reserved = h.reserved[1:]
 		t.started, t.startAt = true, now
 		h.lastStart, h.lastStarted = now, time.Now()
@@ -357,7 +374,7 @@ func (h *holder) armLocked(d time.Duration) {
 		h.starter = time.AfterFunc(d, func() {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.startDueLocked()
+			h.startDueLocked(false)
 		})
 		return
 	}
@@ -422,6 +439,9 @@ func (h *holder) releaseLocked(t *ticket, f Feedback, keep bool) {
 		r.Actual = append(r.Actual, &contract.Cost{Unit: unit, N: f.Actual[unit]})
 	}
 	h.expectLocked(f)
+	if h.untold == nil {
+		h.untold = make(chan struct{})
+	}
 	h.lowerLocked(f.Lower)
 	h.out.release = append(h.out.release, r)
 	h.wakeLocked()
@@ -471,9 +491,17 @@ func (h *holder) lowerLocked(limits []policy.LowerLimit) {
 }
 
 // cooldownLeft implements cooling.
-func (h *holder) cooldownLeft() time.Duration {
+func (h *holder) cooldownLeft(enough <-chan struct{}) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if untold := h.untold; untold != nil {
+		h.mu.Unlock()
+		select {
+		case <-untold:
+		case <-enough:
+		}
+		h.mu.Lock()
+	}
 	return max(h.clock.until(max(h.cooldown, h.expected)), 0)
 }
 
@@ -534,6 +562,7 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 	if a.StateCounter >= h.counter {
 		h.counter = a.StateCounter
 		h.cooldown, h.paused = admission.Instant(a.Cooldown.GetUntil()), a.Paused
+		h.heard = max(h.heard, admission.Instant(a.Now))
 		h.spacing, h.window = time.Duration(a.Spacing), time.Duration(a.StartWindow)
 		h.mayWait, h.depth = a.MayWait, a.Depth
 		h.notBefore = arrived.Add(h.clock.until(admission.Instant(a.NotBefore)))
@@ -578,7 +607,11 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 			h.handBackLocked(t, contract.HandBackReason_HAND_BACK_COOLDOWN)
 		}
 	}
-	h.startDueLocked()
+	freshly := !h.asked.IsZero() && !sent.Before(h.asked)
+	if freshly {
+		h.asked = time.Time{}
+	}
+	h.startDueLocked(freshly)
 }
 
 // rulesLocked takes in the rules of the gate's run. A run of older rules that

@@ -16,9 +16,15 @@ import (
 
 // cooling is a gate that knows how long it admits nothing.
 type cooling interface {
-	// cooldownLeft counts what this process has just told the gate as well.
-	cooldownLeft() time.Duration
+	// cooldownLeft waits until the gate has answered what this process told it,
+	// or until enough is closed, and then counts what it is bound to answer.
+	cooldownLeft(enough <-chan struct{}) time.Duration
 }
+
+// answerWait bounds how long a failed attempt waits for what the gate makes of
+// its feedback. An answer takes a few milliseconds; without it the streak of
+// overloads is not known.
+const answerWait = 100 * time.Millisecond
 
 // delayed gives a failed attempt's error the delay after which another attempt
 // can be admitted: an attempt that comes sooner would only stand in the queue,
@@ -33,10 +39,10 @@ type cooling interface {
 //   - it is a cancellation, or the activity completes later;
 //   - the policy of the gate says `retry_hint: off`.
 func (a *attempt) delayed(ctx context.Context, info activity.Info, err error) error {
-	if err == nil || ctx.Err() != nil || isEnd(err) {
+	if err == nil || ctx.Err() != nil || isEnd(err) || a.isLast(info, 0) {
 		return err
 	}
-	delay := a.cooldownLeft()
+	delay := a.cooldownLeft(ctx)
 	if delay <= nextAttemptIn(info, err) || a.isLast(info, delay) {
 		return err
 	}
@@ -50,13 +56,15 @@ func isEnd(err error) bool {
 
 // cooldownLeft is how long the gates that the attempt has used admit nothing:
 // its retry needs them all again.
-func (a *attempt) cooldownLeft() (longest time.Duration) {
+func (a *attempt) cooldownLeft(ctx context.Context) (longest time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
 	a.mu.Lock()
 	gates := slices.Clone(a.gates)
 	a.mu.Unlock()
 	for _, g := range gates {
 		if c, ok := g.(cooling); ok && g.Policy().RetryHint != policy.RetryHintOff {
-			longest = max(longest, c.cooldownLeft())
+			longest = max(longest, c.cooldownLeft(ctx.Done()))
 		}
 	}
 	return longest

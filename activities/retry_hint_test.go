@@ -32,8 +32,8 @@ type cooled struct {
 	hint policy.RetryHint
 }
 
-func (g *cooled) Policy() policy.Gate         { return policy.Gate{RetryHint: g.hint} }
-func (g *cooled) cooldownLeft() time.Duration { return g.left }
+func (g *cooled) Policy() policy.Gate                        { return policy.Gate{RetryHint: g.hint} }
+func (g *cooled) cooldownLeft(<-chan struct{}) time.Duration { return g.left }
 
 type typed struct{ inner error }
 
@@ -262,5 +262,42 @@ func TestInterceptorGivesTheHint(t *testing.T) {
 				closeAll(t, gates)
 			})
 		}
+	}
+}
+
+// TestTheHintIsWhatTheGateMadeOfIt, where it answers in time; else the least that
+// it can make of it.
+func TestTheHintIsWhatTheGateMadeOfIt(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		slow   time.Duration // of each answer
+		second time.Duration // what the attempt that is overloaded again waits for
+	}{
+		{"an answer in time", answerWait / 2, 20 * time.Second},
+		{"no answer in time", 2 * answerWait, 10 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, err := policy.New(policy.Gate{Provider: "test", Name: "one", Endpoint: "http://made.test", FallbackCooldown: 10 * time.Second})
+				require.NoError(t, err)
+				slow := &slowLink{delay: func() time.Duration { return c.slow }}
+				gates := newGates(p, GatesOptions{}, func(g policy.Gate) (link, error) {
+					l, err := openLocal(g)
+					slow.link = l
+					return slow, err
+				})
+				a := &attempt{began: time.Now(), gates: []Gate{gateOf(t, gates)}}
+				var left time.Duration
+				for range 2 {
+					require.Error(t, Do(WithGates(t.Context(), gates), "one", Cost{}, func(context.Context) error { return statusOnly{429} }))
+					left = a.cooldownLeft(t.Context())
+					time.Sleep(time.Minute) // the bubble's
+				}
+				assert.InDelta(t, c.second, left, float64(2*answerWait), "%v", left) // what passed, and what is known of the gate's time
+				assert.Zero(t, a.cooldownLeft(t.Context()))
+				require.NoError(t, gates.Close(context.Background()))
+				slow.link.(*localLink).close()
+			})
+		})
 	}
 }
