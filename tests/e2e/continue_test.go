@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/sdk/client"
@@ -104,9 +105,26 @@ func chain(t *testing.T, ctx context.Context, c client.Client, id string) (histo
 func arrivalsIn(t *testing.T, histories []*historypb.History) (labels []string) {
 	t.Helper()
 	seen := map[string]bool{}
+	for _, x := range exchangesIn(t, histories) {
+		for _, acquire := range x.Acquire {
+			if !seen[acquire.Label] {
+				seen[acquire.Label] = true
+				labels = append(labels, acquire.Label)
+			}
+		}
+	}
+	return labels
+}
+
+// exchangesIn lists what the gate was told, by update and by signal.
+func exchangesIn(t *testing.T, histories []*historypb.History) (all []*contract.Exchange) {
+	t.Helper()
 	for _, h := range histories {
 		for _, e := range h.Events {
-			payloads := e.GetWorkflowExecutionSignaledEventAttributes().GetInput().GetPayloads()
+			var payloads []*commonpb.Payload
+			if s := e.GetWorkflowExecutionSignaledEventAttributes(); s.GetSignalName() == workflows.SignalExchange {
+				payloads = s.GetInput().GetPayloads()
+			}
 			if a := e.GetWorkflowExecutionUpdateAcceptedEventAttributes(); a != nil && a.AcceptedRequest.GetInput().GetName() == workflows.UpdateExchange {
 				payloads = a.AcceptedRequest.GetInput().GetArgs().GetPayloads()
 			}
@@ -114,16 +132,11 @@ func arrivalsIn(t *testing.T, histories []*historypb.History) (labels []string) 
 				x := &contract.Exchange{}
 				_, err := workflows.Decode(payload, x)
 				require.NoError(t, err)
-				for _, acquire := range x.Acquire {
-					if !seen[acquire.Label] {
-						seen[acquire.Label] = true
-						labels = append(labels, acquire.Label)
-					}
-				}
+				all = append(all, x)
 			}
 		}
 	}
-	return labels
+	return all
 }
 
 // byLease lists the calls that arrived at the provider in the order of their

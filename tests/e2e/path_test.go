@@ -118,6 +118,11 @@ func lateStarts(attempts []loopback.Attempt) (wrong []string) {
 	if p1 := gaps[len(gaps)/100]; p1 < 16*time.Millisecond {
 		wrong = append(wrong, fmt.Sprintf("1st percentile of the gaps is %v, least %v", p1, gaps[0]))
 	}
+	return append(wrong, outOfOrder(attempts)...)
+}
+
+// outOfOrder names the starts that came before one that was granted earlier.
+func outOfOrder(attempts []loopback.Attempt) (wrong []string) {
 	for i := 1; i < len(attempts); i++ {
 		if padded(attempts[i].Lease) < padded(attempts[i-1].Lease) {
 			wrong = append(wrong, fmt.Sprintf("start %d (%s) before %s, which was granted earlier", i, attempts[i-1].Lease, attempts[i].Lease))
