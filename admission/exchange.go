@@ -84,6 +84,7 @@ type Answer struct {
 	Paused        bool
 	InFlight, Cap int64
 	Depth         int
+	Holders       int // that the gate knows; 0 under rules 1
 
 	NotBefore Instant // the next slot
 	ComeAgain Instant // be back by then; 0: no need
@@ -325,11 +326,15 @@ func (s *Scheduler) AnswerFor(h HolderRef) Answer {
 
 // Snap returns the part of an answer that concerns the whole gate.
 func (s *Scheduler) Snap() Answer {
-	return Answer{
+	a := Answer{
 		Now: s.now, Counter: s.counter, Rules: s.rules,
 		CooldownUntil: s.cool.until, Cause: s.cool.cause, Paused: s.paused,
 		InFlight: s.inUse, Cap: s.limits.MaxInFlight, Depth: s.queued,
 	}
+	if s.since(2) {
+		a.Holders = len(s.holderByID)
+	}
+	return a
 }
 
 // position counts from the head, 1; parked tickets are not in line. 0: not queued.

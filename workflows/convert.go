@@ -121,7 +121,7 @@ var refusalKinds = map[admission.RefusalKind]contract.RefusalKind{
 func AnswerOf(a *admission.Answer, limits *admission.Limits, ask []uint64) *contract.Answer {
 	m := &contract.Answer{
 		Contract: ContractVersion, Now: int64(a.Now), StateCounter: a.Counter, Rules: uint32(a.Rules), Seq: a.Seq,
-		Paused: a.Paused, InFlight: a.InFlight, Cap: a.Cap, Depth: int64(a.Depth),
+		Paused: a.Paused, InFlight: a.InFlight, Cap: a.Cap, Depth: int64(a.Depth), Holders: int32(a.Holders),
 		NotBefore: int64(a.NotBefore), ComeAgain: int64(a.ComeAgain), Resync: a.Resync, Superseded: a.Superseded, MayWait: a.MayWait,
 	}
 	if !limits.Pacing.IsZero() || len(limits.Budgets) > 0 {

@@ -1672,6 +1672,7 @@ type Answer struct {
 	PolicyConflict []string               `protobuf:"bytes,25,rep,name=policy_conflict,json=policyConflict,proto3" json:"policy_conflict,omitempty"` // the fields that differ
 	Spacing        int64                  `protobuf:"varint,26,opt,name=spacing,proto3" json:"spacing,omitempty"`                                    // least time between two starts
 	StartWindow    int64                  `protobuf:"varint,27,opt,name=start_window,json=startWindow,proto3" json:"start_window,omitempty"`         // how late a lease may start; 0: no limit
+	Holders        int32                  `protobuf:"varint,28,opt,name=holders,proto3" json:"holders,omitempty"`                                    // processes that the gate knows; since rules 2
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1895,6 +1896,13 @@ func (x *Answer) GetStartWindow() int64 {
 	return 0
 }
 
+func (x *Answer) GetHolders() int32 {
+	if x != nil {
+		return x.Holders
+	}
+	return 0
+}
+
 var File_admission_proto protoreflect.FileDescriptor
 
 const file_admission_proto_rawDesc = "" +
@@ -2019,7 +2027,7 @@ const file_admission_proto_rawDesc = "" +
 	"\x05cause\x18\x02 \x01(\tR\x05cause\">\n" +
 	"\bPosition\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\x05R\bposition\"\x97\a\n" +
+	"\bposition\x18\x02 \x01(\x05R\bposition\"\xb1\a\n" +
 	"\x06Answer\x12\x1a\n" +
 	"\bcontract\x18\x01 \x01(\rR\bcontract\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x10R\x03now\x12\x1b\n" +
@@ -2053,7 +2061,8 @@ const file_admission_proto_rawDesc = "" +
 	"policyHash\x12'\n" +
 	"\x0fpolicy_conflict\x18\x19 \x03(\tR\x0epolicyConflict\x12\x18\n" +
 	"\aspacing\x18\x1a \x01(\x03R\aspacing\x12!\n" +
-	"\fstart_window\x18\x1b \x01(\x03R\vstartWindow*'\n" +
+	"\fstart_window\x18\x1b \x01(\x03R\vstartWindow\x12\x18\n" +
+	"\aholders\x18\x1c \x01(\x05R\aholders*'\n" +
 	"\x04Hold\x12\x10\n" +
 	"\fHOLD_ATTEMPT\x10\x00\x12\r\n" +
 	"\tHOLD_CALL\x10\x01*i\n" +
