@@ -157,6 +157,7 @@ func (h *holder) send(x *contract.Exchange) bool {
 
 func (h *holder) answeredLocked(x *contract.Exchange, a *contract.Answer, sent, arrived time.Time) {
 	h.unavailable, h.distrusted = time.Time{}, false
+	h.endShareLocked()
 	h.answered, h.arrived, h.roundTrip = sent, arrived, arrived.Sub(sent)
 	if len(a.PolicyConflict) == 0 && a.PolicyNeeded && a.StateCounter == 0 {
 		// Not applied: the same exchange again, with the body.
@@ -257,6 +258,7 @@ func (h *holder) close(ctx context.Context) error {
 		return nil
 	}
 	h.stopping = true
+	h.endShareLocked()
 	running, idle := h.running, h.idle
 	for _, t := range h.tickets {
 		if !t.started {

@@ -47,6 +47,9 @@ type LeaseInfo struct {
 	Generation uint32
 	StartAt    time.Time                // gate time
 	Waited     map[string]time.Duration // by reason
+	// Local says that the lease is of the share that the process may use while
+	// its gate can't be reached: the gate doesn't know it.
+	Local bool
 }
 
 // Cost is what an attempt takes. The zero Cost is one place and no units.

@@ -82,8 +82,10 @@ type holder struct {
 	answered    time.Time // start of the last answered exchange
 	arrived     time.Time // of its answer
 	depth       int64
-	unavailable time.Time // since when nothing is answered; zero: it is
-	distrusted  bool      // leases were given up for lack of an answer
+	known       int         // processes, as the gate said last
+	local       *localShare // while the gate can't be reached; nil: none is needed
+	unavailable time.Time   // since when nothing is answered; zero: it is
+	distrusted  bool        // leases were given up for lack of an answer
 
 	lower    []policy.LowerLimit // that the provider has shown, by header and unit
 	running  bool
@@ -157,11 +159,14 @@ func (h *holder) Acquire(ctx context.Context, r Request) (Lease, error) {
 		defer timer.Stop()
 		leave = timer.C
 	}
-	if h.gate.OnUnavailable == policy.UnavailableFail {
+	if h.gate.OnUnavailable == policy.UnavailableFail || h.gate.OnUnavailable == policy.UnavailableLocal {
 		ticker := time.NewTicker(unavailablePoll)
 		defer ticker.Stop()
 		unavailable = ticker.C
 	}
+	var share *shareWait
+	shared := false
+	defer func() { share.stop() }()
 	for {
 		select {
 		case <-t.ready:
@@ -169,6 +174,17 @@ func (h *holder) Acquire(ctx context.Context, r Request) (Lease, error) {
 				return nil, t.err
 			}
 			return &lease{holder: h, ticket: t}, nil
+		case l := <-share.ready():
+			if l == nil { // the gate is back, or the share has no place for this
+				share = nil
+				continue
+			}
+			share = nil
+			if started := h.leave(t, false); started != nil {
+				l.ReleaseWith(Feedback{Outcome: Abandoned, Asked: -1})
+				return started, nil
+			}
+			return shareLease{l}, nil
 		case <-ctx.Done():
 			if l := h.leave(t, false); l != nil {
 				l.ReleaseWith(Feedback{Outcome: Abandoned, Asked: -1})
@@ -185,7 +201,16 @@ func (h *holder) Acquire(ctx context.Context, r Request) (Lease, error) {
 			}
 			return nil, h.stillQueued("the worker stops")
 		case <-unavailable:
-			if !h.isUnavailable() {
+			switch {
+			case !h.isUnavailable():
+				shared = false
+				continue
+			case h.gate.OnUnavailable == policy.UnavailableLocal:
+				if !shared {
+					shared = true
+					share.stop()
+					share = h.waitForShare(ctx, r)
+				}
 				continue
 			}
 			if l := h.leave(t, true); l != nil {
@@ -564,7 +589,7 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 		h.cooldown, h.paused = admission.Instant(a.Cooldown.GetUntil()), a.Paused
 		h.heard = max(h.heard, admission.Instant(a.Now))
 		h.spacing, h.window = time.Duration(a.Spacing), time.Duration(a.StartWindow)
-		h.mayWait, h.depth = a.MayWait, a.Depth
+		h.mayWait, h.depth, h.known = a.MayWait, a.Depth, int(a.Holders)
 		h.notBefore = arrived.Add(h.clock.until(admission.Instant(a.NotBefore)))
 		h.comeAgain = time.Time{}
 		if a.ComeAgain != 0 {

@@ -49,16 +49,25 @@ func openLocal(g policy.Gate) (*localLink, error) {
 	id := g.ID()
 	gate := localGates.byGate[id]
 	if gate == nil {
-		started := time.Now()
-		s, err := admission.New(admission.InstantOf(started), g.Limits(), admission.Options{Unbounded: true})
+		link, err := newLocalLink(g)
 		if err != nil {
 			return nil, err
 		}
-		gate = &localGate{id: id, policy: g, hash: g.Hash(), s: s, news: map[string]chan struct{}{}, started: started}
+		gate = link.gate
 		localGates.byGate[id] = gate
 	}
 	gate.users++
 	return &localLink{gate: gate}, nil
+}
+
+// newLocalLink makes a local gate that nobody shares.
+func newLocalLink(g policy.Gate) (*localLink, error) {
+	started := time.Now()
+	s, err := admission.New(admission.InstantOf(started), g.Limits(), admission.Options{Unbounded: true})
+	if err != nil {
+		return nil, err
+	}
+	return &localLink{gate: &localGate{id: g.ID(), policy: g, hash: g.Hash(), s: s, news: map[string]chan struct{}{}, started: started}}, nil
 }
 
 // close gives the gate up; the last user's going ends it.

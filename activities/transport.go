@@ -27,7 +27,8 @@ type Transport struct {
 	// nil for an answer that it can't read. nil: estimates stand.
 	Usage func(*http.Response) Usage
 	// LeaseHeader, if set, is a request header that gets the lease's ID and
-	// generation, such as "4711/1": for providers that you run yourself.
+	// generation, such as "4711/1", or "local/4711/1" for one that the gate
+	// doesn't know: for providers that you run yourself.
 	LeaseHeader string
 
 	// from lends its values to requests whose own context has none, such as
@@ -151,7 +152,11 @@ func (t *Transport) marked(r *http.Request, l Lease) *http.Request {
 	}
 	info := fl.Info()
 	r = r.Clone(r.Context()) // a RoundTripper must not change its request
-	r.Header.Set(t.LeaseHeader, strconv.FormatUint(info.ID, 10)+"/"+strconv.FormatUint(uint64(info.Generation), 10))
+	name := strconv.FormatUint(info.ID, 10) + "/" + strconv.FormatUint(uint64(info.Generation), 10)
+	if info.Local {
+		name = "local/" + name
+	}
+	r.Header.Set(t.LeaseHeader, name)
 	return r
 }
 

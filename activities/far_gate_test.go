@@ -1,0 +1,252 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sluice/admission"
+	"sluice/policy"
+	"sluice/workflows/contract"
+)
+
+// farLink is a local gate that is further away: its answers take long, and at
+// times it can't be reached at all.
+type farLink struct {
+	*localLink
+	mu    sync.Mutex
+	way   time.Duration // back
+	down  bool
+	calls int
+}
+
+func (l *farLink) set(way time.Duration, down bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.way, l.down = way, down
+}
+
+func (l *farLink) now() (way time.Duration, down bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls++
+	return l.way, l.down
+}
+
+func (l *farLink) exchange(ctx context.Context, x *contract.Exchange) (*contract.Answer, error) {
+	way, down := l.now()
+	if down {
+		return nil, errors.New("no route to the gate")
+	}
+	a, err := l.localLink.exchange(ctx, x)
+	time.Sleep(way)
+	return a, err
+}
+
+func (l *farLink) wait(ctx context.Context, _ *contract.Wait) (*contract.Answer, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// far is a holder of a gate that is far away.
+func far(t *testing.T, g policy.Gate) (*holder, *farLink) {
+	t.Helper()
+	g.Provider, g.Endpoint = "test", "http://far.test"
+	g, err := g.Normalize()
+	require.NoError(t, err)
+	local, err := newLocalLink(g)
+	require.NoError(t, err)
+	link := &farLink{localLink: local}
+	gates := NewLocalGates(nil, GatesOptions{})
+	h, err := newHolder(g, "far", link, gates.options.Logger)
+	require.NoError(t, err)
+	return h, link
+}
+
+// startsOf makes n calls and returns when each started, in order.
+func startsOf(t *testing.T, h *holder, n int) []time.Duration {
+	t.Helper()
+	began := time.Now()
+	var mu sync.Mutex
+	var at []time.Duration
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			l, err := h.Acquire(t.Context(), Request{})
+			if !assert.NoError(t, err) {
+				return
+			}
+			mu.Lock()
+			at = append(at, time.Since(began))
+			mu.Unlock()
+			l.Release()
+		})
+	}
+	wg.Wait()
+	slices.Sort(at)
+	return at
+}
+
+// TestALateAnswerMakesNoBurst: an answer with ten paced grants takes three
+// seconds. What it grants has come and gone; none of that is made up for.
+func TestALateAnswerMakesNoBurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const spacing = 100 * time.Millisecond
+		h, link := far(t, policy.Gate{Requests: admission.Rate{Limit: 10, Per: time.Second, Burst: 1}, LookAhead: 5 * time.Second})
+		link.set(3*time.Second, false)
+		time.AfterFunc(3500*time.Millisecond, func() { link.set(time.Millisecond, false) })
+		at := startsOf(t, h, 20)
+		for i := 1; i < len(at); i++ {
+			assert.GreaterOrEqual(t, at[i]-at[i-1], spacing-spacingSlack(spacing), "start %d", i)
+		}
+		require.NoError(t, h.close(t.Context()))
+	})
+}
+
+// TestNothingStartsUnheard: a lease granted far ahead starts only by news that
+// is no older than 250 ms. Meanwhile a pause has come, and nobody told.
+func TestNothingStartsUnheard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, link := far(t, policy.Gate{Requests: admission.Rate{Limit: 1, Per: 2 * time.Second, Burst: 1}, LookAhead: 10 * time.Second})
+		started := make(chan struct{}, 2)
+		for range 2 {
+			go func() {
+				if l, err := h.Acquire(t.Context(), Request{}); err == nil {
+					started <- struct{}{}
+					l.Release()
+				}
+			}()
+		}
+		<-started // the first; the second is reserved for two seconds later
+		time.Sleep(time.Second)
+		link.gate.mu.Lock()
+		link.gate.s.Pause(link.gate.now(), "test")
+		link.gate.mu.Unlock()
+		h.mu.Lock()
+		require.Len(t, h.reserved, 1)
+		h.comeAgain = time.Now().Add(time.Hour) // a promise that nobody keeps
+		h.mu.Unlock()
+		time.Sleep(3 * time.Second)
+		select {
+		case <-started:
+			t.Fatal("a start in the pause")
+		default:
+		}
+		link.gate.mu.Lock()
+		link.gate.s.Resume(link.gate.now())
+		link.gate.mu.Unlock()
+		<-started
+		require.NoError(t, h.close(t.Context()))
+	})
+}
+
+// TestAWayLongerThanTheNewsMayBe: where every answer is older than that when it
+// comes, leases start all the same, by the answer to having asked.
+func TestAWayLongerThanTheNewsMayBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, link := far(t, policy.Gate{Requests: admission.Rate{Limit: 1, Per: time.Second, Burst: 1}})
+		link.set(400*time.Millisecond, false)
+		at := startsOf(t, h, 5)
+		assert.Less(t, at[4], 30*time.Second)
+		require.NoError(t, h.close(t.Context()))
+	})
+}
+
+// TestShareOf: limits divided among processes, rounded down; nothing is no share.
+func TestShareOf(t *testing.T) {
+	second := func(limit, burst int64) admission.Rate {
+		return admission.Rate{Limit: limit, Per: time.Second, Burst: burst}
+	}
+	for _, c := range []struct {
+		name    string
+		gate    policy.Gate
+		holders int
+		want    policy.Gate
+		none    bool
+	}{
+		{"alone", policy.Gate{MaxInFlight: 8}, 1, policy.Gate{MaxInFlight: 8}, false},
+		{"nobody was known", policy.Gate{MaxInFlight: 8}, 0, policy.Gate{MaxInFlight: 8}, false},
+		{"rounded down", policy.Gate{MaxInFlight: 8}, 3, policy.Gate{MaxInFlight: 2}, false},
+		{"nothing", policy.Gate{MaxInFlight: 2}, 3, policy.Gate{}, true},
+		{"no cap", policy.Gate{}, 3, policy.Gate{}, false},
+		{"spacing", policy.Gate{Requests: second(10, 1)}, 3, policy.Gate{Requests: admission.Rate{Limit: 10, Per: 3 * time.Second, Burst: 1}}, false},
+		{"a burst", policy.Gate{Requests: second(10, 10)}, 3, policy.Gate{Requests: admission.Rate{Limit: 10, Per: 3 * time.Second, Burst: 3}}, false},
+		{"a budget", policy.Gate{Budgets: []admission.Budget{{Unit: "tokens", Rate: second(90, 90)}}}, 4,
+			policy.Gate{Budgets: []admission.Budget{{Unit: "tokens", Rate: admission.Rate{Limit: 90, Per: 4 * time.Second, Burst: 22}}}}, false},
+		{"a budget of less than there are", policy.Gate{Budgets: []admission.Budget{{Unit: "images", Rate: second(2, 2)}}}, 3, policy.Gate{}, true},
+		{"a rate that can't be divided", policy.Gate{Requests: admission.Rate{Limit: 1, Per: admission.MaxDuration, Burst: 1}}, 2, policy.Gate{}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, ok := shareOf(c.gate, c.holders)
+			require.Equal(t, !c.none, ok)
+			if ok {
+				assert.Equal(t, c.want.MaxInFlight, got.MaxInFlight)
+				assert.Equal(t, c.want.Requests, got.Requests)
+				assert.ElementsMatch(t, c.want.Budgets, got.Budgets)
+			}
+		})
+	}
+}
+
+// TestOnUnavailable: what callers do while the gate can't be reached, and that
+// they are back in its queue when it can.
+func TestOnUnavailable(t *testing.T) {
+	acquire := func(t *testing.T, h *holder, patience time.Duration) (Lease, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		return h.Acquire(ctx, Request{})
+	}
+	for _, c := range []struct {
+		on    policy.OnUnavailable
+		cap   int64
+		err   error
+		local bool
+	}{
+		{policy.UnavailableWait, 1, context.DeadlineExceeded, false},
+		{policy.UnavailableFail, 1, ErrUnavailable, false},
+		{policy.UnavailableLocal, 1, nil, true},
+		{"", 1, context.DeadlineExceeded, false},
+	} {
+		t.Run(string(c.on), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h, link := far(t, policy.Gate{MaxInFlight: c.cap, OnUnavailable: c.on})
+				l, err := acquire(t, h, time.Minute)
+				require.NoError(t, err)
+				assert.False(t, l.(FeedbackLease).Info().Local)
+				l.Release()
+				synctest.Wait()
+				link.set(0, true)
+				l, err = acquire(t, h, 20*time.Second)
+				if c.err != nil {
+					require.ErrorIs(t, err, c.err)
+				} else {
+					require.NoError(t, err)
+					assert.Equal(t, c.local, l.(FeedbackLease).Info().Local)
+					_, err = acquire(t, h, 20*time.Second)
+					require.ErrorIs(t, err, context.DeadlineExceeded, "the share has one place")
+					l.Release()
+				}
+				link.set(0, false)
+				time.Sleep(2 * lastPause) // until the holder has tried again
+				l, err = acquire(t, h, time.Minute)
+				require.NoError(t, err, "the gate is back")
+				assert.False(t, l.(FeedbackLease).Info().Local)
+				l.Release()
+				require.NoError(t, h.close(context.Background()))
+				synctest.Wait()
+				link.gate.mu.Lock()
+				defer link.gate.mu.Unlock()
+				st := link.gate.s.Status(10)
+				assert.Zero(t, st.InUse, "no lease is left at the gate")
+				assert.Equal(t, st.Parked, st.Queued, "and no ticket but of one who comes back")
+			})
+		})
+	}
+}
