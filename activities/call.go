@@ -110,7 +110,7 @@ func (c *Caller) CallProvider(ctx context.Context, in CallRequest) (CallResponse
 		return out, nil
 	}
 	return out, temporal.NewApplicationErrorWithOptions(fmt.Sprintf("provider answered %d %s", out.Status, http.StatusText(out.Status)), ErrTypeProvider,
-		temporal.ApplicationErrorOptions{NonRetryable: !retryableStatus(ctx, r, out.Status), Details: []any{out}})
+		temporal.ApplicationErrorOptions{NonRetryable: !isRetryable(ctx, r, response), Details: []any{out}})
 }
 
 func (c *Caller) kept(h http.Header) map[string]string {
@@ -127,8 +127,9 @@ func (c *Caller) kept(h http.Header) map[string]string {
 	return kept
 }
 
-func retryableStatus(ctx context.Context, r *http.Request, status int) bool {
-	if status >= 500 || slices.Contains([]int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests}, status) {
+// isRetryable reports whether what the provider answered may go better later.
+func isRetryable(ctx context.Context, r *http.Request, response *http.Response) bool {
+	if response.StatusCode >= 500 || slices.Contains([]int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests}, response.StatusCode) {
 		return true
 	}
 	gates := GatesFrom(ctx)
@@ -141,5 +142,5 @@ func retryableStatus(ctx context.Context, r *http.Request, status int) bool {
 		return false
 	}
 	p := g.Policy()
-	return p.ReadHint(status, nil, time.Time{}).Overload
+	return p.ReadHint(response.StatusCode, response.Header, time.Now()).Overload
 }

@@ -220,7 +220,7 @@ var gateKeys = []key{
 		func(g *Gate) *time.Duration { return &g.MinCallTime })),
 
 	wordKey(field{name: "hold", form: wordForm{string(HoldAttempt), string(HoldCall)}, example: string(HoldCall),
-		doc: "How long a lease lasts: each attempt has its own, or all attempts of an activity have one."},
+		doc: "How long a lease lasts: each attempt has its own, or all attempts of an activity have one. Between two attempts `call` keeps the place for at most `park_ttl`; each attempt waits for its time and costs what it costs."},
 		func(g *Gate) *Hold { return &g.Hold }),
 	limit(durationKey(field{name: "max_hold", form: durationForm{time.Millisecond, admission.MaxDuration, ""}, example: "30m",
 		doc: "The longest life of a lease, from its start. It must be longer than the longest call or stream."},
@@ -229,7 +229,7 @@ var gateKeys = []key{
 		doc: "What becomes of a call whose lease ended under it: it goes on, or its context ends."},
 		func(g *Gate) *OnLeaseLost { return &g.OnLeaseLost }),
 	wordKey(field{name: "on_unavailable", form: wordForm{string(UnavailableWait), string(UnavailableFail), string(UnavailableLocal)}, example: string(UnavailableFail),
-		doc: "What callers do while the gate can't be reached: wait, or fail after 5 s with `sluice.Unavailable`. `local` has no effect yet: callers wait."},
+		doc: "What callers do while the gate can't be reached, after 5 s: wait on, fail with `sluice.Unavailable`, or go on under a local share, the limits divided by the number of processes that the gate knew last, rounded down; a share of nothing waits."},
 		func(g *Gate) *OnUnavailable { return &g.OnUnavailable }),
 
 	limit(durationKey(field{name: "holder_ttl", form: durationForm{time.Second, admission.MaxDuration, ""}, example: "20s",

@@ -75,11 +75,9 @@ func (g *Gate) tooSlow() []string {
 	return notes
 }
 
-// surprises: what is accepted and has no effect yet, and what has more than was
-// likely meant.
+// surprises: what has more effect than was likely meant.
 func (g *Gate) surprises() []string {
 	return slices.Concat(
-		noteIf(g.OnUnavailable == UnavailableLocal, "on_unavailable: local has no effect yet: callers wait"),
 		noteIf(slices.ContainsFunc(g.Activities, func(s string) bool { return strings.Trim(s, "*") == "" }), "activities names every activity type: each takes a lease, also those that call nobody"),
 	)
 }

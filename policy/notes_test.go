@@ -32,7 +32,6 @@ func TestNotes(t *testing.T) {
 			[]string{"p@h: queue_timeout 1s is shorter than the spacing 1m: most tickets that have to wait are refused"}},
 		"parked below cooldown": {[]Gate{{MaxInFlight: 1, ParkTTL: time.Second}}, []string{"p@h: park_ttl 1s is shorter than max_cooldown 5m: a caller that stays away for a cooldown loses its place"}},
 		"a slow budget":         {[]Gate{{Budgets: []admission.Budget{{Unit: "x", Rate: admission.Rate{Limit: 1, Per: time.Hour}}}}}, []string{`p@h: one of budget "x" comes only every 1h`}},
-		"not built":             {[]Gate{{MaxInFlight: 1, OnUnavailable: UnavailableLocal}}, []string{"p@h: on_unavailable: local has no effect yet: callers wait"}},
 		"every activity":        {[]Gate{{MaxInFlight: 1, Activities: []string{"**"}}}, []string{"p@h: activities names every activity type: each takes a lease, also those that call nobody"}},
 		"all named":             {[]Gate{{MaxInFlight: 1, Name: "a"}, {MaxInFlight: 1, Name: "b"}}, []string{"p@h#a: of the 2 gates on this endpoint 0 are without a name: a call that chooses none with WithGate is refused"}},
 		"one without a name":    {[]Gate{{MaxInFlight: 1}, {MaxInFlight: 1, Name: "b"}}, nil},
