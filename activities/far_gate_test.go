@@ -181,7 +181,7 @@ func TestShareOf(t *testing.T) {
 		{"a budget", policy.Gate{Budgets: []admission.Budget{{Unit: "tokens", Rate: second(90, 90)}}}, 4,
 			policy.Gate{Budgets: []admission.Budget{{Unit: "tokens", Rate: admission.Rate{Limit: 90, Per: 4 * time.Second, Burst: 22}}}}, false},
 		{"a budget of less than there are", policy.Gate{Budgets: []admission.Budget{{Unit: "images", Rate: second(2, 2)}}}, 3, policy.Gate{}, true},
-		{"a rate that can't be divided", policy.Gate{Requests: admission.Rate{Limit: 1, Per: admission.MaxDuration, Burst: 1}}, 2, policy.Gate{}, true},
+		{"a rate that can't be divided", policy.Gate{Requests: admission.Rate{Limit: 1, Per: admission.MaxPer, Burst: 1}}, 2, policy.Gate{}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, ok := shareOf(c.gate, c.holders)

@@ -30,7 +30,7 @@ func shareOf(g policy.Gate, holders int) (policy.Gate, bool) {
 	part := func(r admission.Rate) admission.Rate {
 		switch {
 		case r.IsZero():
-		case r.Per > admission.MaxDuration/time.Duration(n):
+		case r.Per > admission.MaxPer/time.Duration(n):
 			ok = false
 		default:
 			// Fewer at once, and each n times as far apart: exact.
