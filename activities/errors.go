@@ -22,6 +22,7 @@ const (
 	KindUnavailable     Kind = workflows.ErrTypeUnavailable
 	KindLeaseLost       Kind = workflows.ErrTypeLeaseLost
 	KindPolicyConflict  Kind = workflows.ErrTypePolicyConflict
+	KindTicketCancelled Kind = workflows.ErrTypeTicketCancelled
 )
 
 // refusalError turns a gate's refusal into the caller's error.
@@ -40,6 +41,8 @@ func refusalError(gate string, r *contract.Refusal, comeAgain time.Duration) *Er
 		e.Kind, e.Detail = KindNeverAdmissible, fmt.Sprintf("%s is %d; allowed: at least %d", e.Field, e.Value, e.Bound)
 	case contract.RefusalKind_REFUSAL_SUPERSEDED:
 		e.Kind, e.Detail = KindLeaseLost, "a later attempt has taken over this ticket"
+	case contract.RefusalKind_REFUSAL_OPERATOR:
+		e.Kind, e.Detail = KindTicketCancelled, "an operator took the ticket out of the queue; the gate's log says who and why"
 	default:
 		e.Kind, e.Detail = KindUnavailable, "refused for a reason that this program doesn't know: "+r.GetKind().String()
 	}

@@ -136,7 +136,7 @@ func (e *Error) Is(target error) bool {
 // Retryable reports whether a later attempt may succeed.
 func (e *Error) Retryable() bool {
 	switch e.Kind {
-	case KindQueueTimeout, KindNeverAdmissible, KindPolicyConflict:
+	case KindQueueTimeout, KindNeverAdmissible, KindPolicyConflict, KindTicketCancelled:
 		return false
 	}
 	return true
@@ -152,6 +152,7 @@ var (
 	ErrUnavailable     = &Error{Kind: KindUnavailable}
 	ErrLeaseLost       = &Error{Kind: KindLeaseLost}
 	ErrPolicyConflict  = &Error{Kind: KindPolicyConflict}
+	ErrTicketCancelled = &Error{Kind: KindTicketCancelled}
 )
 
 // ErrStopped says that the process stops: no further lease is to be had here.

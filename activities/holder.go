@@ -70,6 +70,7 @@ type holder struct {
 	expected    admission.Instant // the cooldown that releases on their way will make
 	untold      chan struct{}     // closed when the gate has answered all releases; nil: it has
 	paused      bool
+	loose       uint64 // what was granted up to this notice is under limits that were tightened since
 	spacing     time.Duration
 	window      time.Duration
 	lastStart   admission.Instant
@@ -354,8 +355,8 @@ func (h *holder) startDueLocked(freshly bool) {
 		if h.spacing > 0 && !h.lastStarted.IsZero() {
 			at = max(at, now.Add(h.spacing-spacingSlack(h.spacing)-time.Since(h.lastStarted)))
 		}
-		if h.blockedLocked(t, now) {
-			h.handBackLocked(t, contract.HandBackReason_HAND_BACK_COOLDOWN)
+		if why, blocked := h.blockedLocked(t, now); blocked {
+			h.handBackLocked(t, why)
 			continue
 		}
 		window := h.window
@@ -389,9 +390,13 @@ func (h *holder) startDueLocked(freshly bool) {
 // and with it all that follow.
 func spacingSlack(spacing time.Duration) time.Duration { return min(spacing/50, time.Millisecond) }
 
-// blockedLocked reports whether a cooldown or a pause came after the grant.
-func (h *holder) blockedLocked(t *ticket, now admission.Instant) bool {
-	return h.paused || h.cooldown > now && admission.Instant(t.grant.StartAt) < h.cooldown
+// blockedLocked reports whether a cooldown, a pause or tighter limits came after
+// the grant.
+func (h *holder) blockedLocked(t *ticket, now admission.Instant) (why contract.HandBackReason, blocked bool) {
+	if t.grant.Notice <= h.loose {
+		return contract.HandBackReason_HAND_BACK_TIGHTER, true
+	}
+	return contract.HandBackReason_HAND_BACK_COOLDOWN, h.paused || h.cooldown > now && admission.Instant(t.grant.StartAt) < h.cooldown
 }
 
 func (h *holder) armLocked(d time.Duration) {
@@ -586,7 +591,7 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 	h.rulesLocked(admission.Rules(a.Rules))
 	if a.StateCounter >= h.counter {
 		h.counter = a.StateCounter
-		h.cooldown, h.paused = admission.Instant(a.Cooldown.GetUntil()), a.Paused
+		h.cooldown, h.paused, h.loose = admission.Instant(a.Cooldown.GetUntil()), a.Paused, a.HandBackTo
 		h.heard = max(h.heard, admission.Instant(a.Now))
 		h.spacing, h.window = time.Duration(a.Spacing), time.Duration(a.StartWindow)
 		h.mayWait, h.depth, h.known = a.MayWait, a.Depth, int(a.Holders)
@@ -628,8 +633,8 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 	}
 	h.confirmed = max(h.confirmed, a.Notice)
 	for _, t := range slices.Clone(h.reserved) {
-		if h.blockedLocked(t, h.clock.now()) {
-			h.handBackLocked(t, contract.HandBackReason_HAND_BACK_COOLDOWN)
+		if why, blocked := h.blockedLocked(t, h.clock.now()); blocked {
+			h.handBackLocked(t, why)
 		}
 	}
 	freshly := !h.asked.IsZero() && !sent.Before(h.asked)

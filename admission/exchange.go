@@ -76,8 +76,12 @@ type Answer struct {
 	Resync     bool // nothing was applied: present everything again
 	Superseded bool // a newer generation of this holder is known
 
-	Notices   []Notice // all unconfirmed; valid until the next transition
-	Positions []int    // of Exchange.Ask, 1 is the head; 0: not queued
+	Notices []Notice // all unconfirmed; valid until the next transition
+	// HandBackTo: limits became tighter after the notice with this number was
+	// given. Leases granted by it or an earlier one that have not started are
+	// handed back. 0: none.
+	HandBackTo uint64
+	Positions  []int // of Exchange.Ask, 1 is the head; 0: not queued
 
 	CooldownUntil Instant
 	Cause         Cause
@@ -263,7 +267,8 @@ func (s *Scheduler) presentLease(now Instant, h HolderRef, p *Present) {
 	}
 	// An ID from the future would use up the IDs that are still to come.
 	plausible := p.Lease <= freshLeases(now)+MaxInFlightBound
-	if s.byLease(p.Lease) != none || !plausible || p.Weight < 0 || p.Weight > MaxInFlightBound || p.StartAt.Add(s.limits.MaxHold) <= now || p.Number == 0 {
+	revoked := slices.ContainsFunc(s.holders[h].outbox, func(n Notice) bool { return n.Revoked == RevokedOperator && n.Lease == p.Lease })
+	if s.byLease(p.Lease) != none || revoked || !plausible || p.Weight < 0 || p.Weight > MaxInFlightBound || p.StartAt.Add(s.limits.MaxHold) <= now || p.Number == 0 {
 		s.Counters.StaleAcquires++
 		return
 	}
@@ -318,6 +323,7 @@ func (s *Scheduler) AnswerFor(h HolderRef) Answer {
 	holder := &s.holders[h]
 	a.Seq = holder.seq
 	a.Notices = holder.outbox
+	a.HandBackTo = holder.loose
 	a.NotBefore = s.now
 	a.ComeAgain = holder.comeAgain
 	a.MayWait = s.MayWait(h)

@@ -30,6 +30,7 @@ type holder struct {
 	confirmed uint64   // up to here the holder has seen
 	noticed   uint64   // number of the last notice
 	woken     bool     // it has news since TakeWoken
+	loose     uint64   // grants up to this notice are under limits that were tightened since
 }
 
 // tally sums a holder's queued tickets.

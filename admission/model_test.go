@@ -120,6 +120,7 @@ type modelWorker struct {
 	resync     bool
 	away       bool
 	lastStart  Instant
+	loose      uint64 // notices up to which unstarted leases are to be handed back
 }
 
 type modelTicket struct {
@@ -127,6 +128,7 @@ type modelTicket struct {
 	lease      uint64
 	generation uint32
 	startAt    Instant
+	notice     uint64 // of the grant
 }
 
 // attemptStart tells the attempts of a lease apart, of which each has its start.
@@ -241,6 +243,8 @@ func (m *model) step() error {
 		}
 		m.o.setLimits(m.now, l)
 		m.starts, m.spent = nil, map[string][]spending{}
+	case d < 97 && rng.IntN(2) == 0:
+		err = m.operate()
 	case d < 97:
 		w := pick(rng, m.workers...)
 		m.note("%s restarts", w.id)
@@ -271,6 +275,11 @@ func (m *model) step() error {
 		for _, t := range m.o.leased() {
 			m.leases[attemptStart{t.lease, t.startAt}] = true
 		}
+		for _, h := range m.o.holders {
+			for _, n := range h.outbox { // granted then, though it may have ended
+				m.leases[attemptStart{n.Lease, n.StartAt}] = true
+			}
+		}
 	}
 	if err != nil {
 		return err
@@ -278,6 +287,34 @@ func (m *model) step() error {
 	m.s.Advance(m.now)
 	m.o.advance(m.now)
 	return m.check()
+}
+
+// operate lets a person cancel a ticket or revoke a lease, there or not.
+func (m *model) operate() error {
+	var tickets, leases []uint64
+	for _, t := range m.o.tickets {
+		if t.lease == 0 {
+			tickets = append(tickets, t.arrival)
+		} else {
+			leases = append(leases, t.lease)
+		}
+	}
+	if m.rng.IntN(2) == 0 {
+		ticket := pick(m.rng, append(tickets, m.rng.Uint64N(1000))...)
+		m.note("a person cancels ticket %d", ticket)
+		got, want := m.s.CancelTicket(m.now, ticket), m.o.cancelTicket(m.now, ticket)
+		if (got == nil) != want {
+			return fmt.Errorf("cancelling ticket %d: %v, want %v", ticket, got, want)
+		}
+		return nil
+	}
+	lease := pick(m.rng, append(leases, 0, m.rng.Uint64N(1000))...)
+	m.note("a person revokes lease %d", lease)
+	got, want := m.s.RevokeLease(m.now, lease), m.o.revokeLease(m.now, lease)
+	if (got == nil) != want {
+		return fmt.Errorf("revoking lease %d: %v, want %v", lease, got, want)
+	}
+	return nil
 }
 
 func (m *model) note(format string, args ...any) {
@@ -361,7 +398,7 @@ func (m *model) exchange(w *modelWorker) error {
 		case t.lease == 0 && d < 2:
 			x.Cancel = append(x.Cancel, Cancel{Ticket: number, Attempt: t.request.Attempt - int32(rng.IntN(2)), Park: d == 0})
 			delete(w.mine, number)
-		case t.lease != 0 && d < 4:
+		case t.lease != 0 && (d < 4 || t.notice <= w.loose && t.startAt > m.now):
 			x.HandBack = append(x.HandBack, HandBack{Lease: t.lease, Late: d < 3})
 			t.lease = 0
 		case t.lease != 0 && d < 12:
@@ -426,7 +463,7 @@ func (m *model) send(w *modelWorker, x *Exchange) error {
 		m.note("  the answer is lost")
 		return nil
 	}
-	w.seq = x.Seq
+	w.seq, w.loose = x.Seq, answer.HandBackTo
 	for _, n := range answer.Notices {
 		if n.N <= w.seen {
 			continue
@@ -436,7 +473,7 @@ func (m *model) send(w *modelWorker, x *Exchange) error {
 		switch {
 		case t == nil:
 		case n.Kind == NoticeGrant:
-			t.lease, t.generation, t.startAt = n.Lease, n.Generation, n.StartAt
+			t.lease, t.generation, t.startAt, t.notice = n.Lease, n.Generation, n.StartAt, n.N
 			w.lastStart = max(w.lastStart, n.StartAt)
 		default:
 			delete(w.mine, n.Ticket)
@@ -532,6 +569,9 @@ func (m *model) checkNotices(h *oHolder) error {
 			n.Refusal.ComeAgain = 0 // a guess
 		}
 	}
+	if to := m.s.AnswerFor(ref).HandBackTo; to != h.loose {
+		return fmt.Errorf("%s is to hand back up to notice %d, want %d", h.id, to, h.loose)
+	}
 	if !slices.Equal(got, h.outbox) {
 		return fmt.Errorf("notices of %s\n%+v, want\n%+v", h.id, got, h.outbox)
 	}
@@ -551,6 +591,9 @@ func (m *model) checkStarts() error {
 			continue // presented, not admitted
 		}
 		moved := t.generation > 1 && t.spent // it has its place already
+		if moved && o.rules < 2 {
+			continue // presented and moved on in one step: its start is that of the first attempt
+		}
 		if t.startAt < o.now || !moved && t.startAt > o.now.Add(max(o.limits.LookAhead, 20*time.Millisecond)) {
 			return fmt.Errorf("start %v is not near now %v", t.startAt, o.now)
 		}

@@ -43,6 +43,7 @@ const (
 	RefusedInvalid                                // a weight or cost out of range
 	RefusedSuperseded                             // another attempt owns the ticket
 	RefusedPolicy                                 // equal revisions, different content
+	RefusedOperator                               // a person took it out of the queue
 	numRefusals
 )
 

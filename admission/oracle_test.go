@@ -74,6 +74,7 @@ type oHolder struct {
 	delivery   time.Duration
 	outbox     []Notice // Waits holds only their sum, as WaitOrder
 	noticed    uint64
+	loose      uint64 // what was granted up to this notice is to be handed back
 }
 
 func newOracle(now Instant, l Limits, learnUntil Instant, rules Rules) *oracle {
@@ -208,15 +209,16 @@ func (o *oracle) take(unit string, t *oTicket, units int64, r Rate) {
 
 // give tells the bucket's story anew, the lease having used less.
 func (o *oracle) give(t *oTicket, unit string, units int64, r Rate) {
+	if t.spent {
+		return
+	}
 	for i, was := range o.log[unit] {
 		if was.lease == t {
 			*t.used[unit] -= units
 			o.log[unit][i].units -= units
 		}
 	}
-	if !t.spent {
-		o.log[unit] = append(o.log[unit], taken{base: rat(int64(o.now))})
-	}
+	o.log[unit] = append(o.log[unit], taken{base: rat(int64(o.now))})
 	o.retell(unit, r)
 }
 
@@ -624,9 +626,14 @@ func (o *oracle) ramp() Instant {
 
 func (o *oracle) setLimits(now Instant, l Limits) {
 	o.observe(now)
-	was, before := o.buckets(), o.limits.Pacing
+	was, before, places := o.buckets(), o.limits.Pacing, o.limits.MaxInFlight
 	o.limits = l.WithDefaults()
 	is := o.buckets()
+	if o.rules >= 2 && (l.MaxInFlight > 0 && (places == 0 || l.MaxInFlight < places) || tighter(was, is)) {
+		for _, h := range o.holders {
+			h.loose = h.noticed
+		}
+	}
 	for unit := range was {
 		if _, kept := is[unit]; !kept {
 			o.restart(unit, rat(0))
@@ -660,12 +667,55 @@ func (o *oracle) setLimits(now Instant, l Limits) {
 	}
 }
 
+// tighter reports whether any bucket gives less than it did, at once or in the
+// long run.
+func tighter(was, is map[string]Rate) bool {
+	for unit, to := range is {
+		from, had := was[unit]
+		if !had || to.Burst < from.Burst || big.NewRat(to.Limit, int64(to.Per)).Cmp(big.NewRat(from.Limit, int64(from.Per))) < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// --- a person's acts
+
+func (o *oracle) cancelTicket(now Instant, ticket uint64) bool {
+	o.observe(now)
+	t := o.find(func(t *oTicket) bool { return t.arrival == ticket && t.lease == 0 })
+	if t == nil {
+		return false
+	}
+	if t.holder != nil {
+		o.refuse(t.holder, t.number, Refusal{Kind: RefusedOperator})
+	}
+	o.remove(t)
+	return true
+}
+
+func (o *oracle) revokeLease(now Instant, lease uint64) bool {
+	o.observe(now)
+	t := o.find(func(t *oTicket) bool { return t.lease == lease && lease != 0 })
+	if t == nil {
+		return false
+	}
+	o.tell(t.holder, Notice{Kind: NoticeRevoked, Ticket: t.number, Lease: t.lease, Generation: t.generation, Revoked: RevokedOperator})
+	o.remove(t)
+	return true
+}
+
 // handOver begins a run under other rules. The oldest know no kept leases.
 func (o *oracle) handOver(rules Rules) {
 	o.rules = rules
 	for _, t := range o.leased() {
 		if rules < 2 {
 			t.parkedAt = 0
+		}
+	}
+	for _, h := range o.holders {
+		if rules < 2 {
+			h.loose = 0
 		}
 	}
 }
@@ -755,7 +805,8 @@ func (o *oracle) resync(h *oHolder, x *Exchange) {
 			continue
 		}
 		taken := o.find(func(t *oTicket) bool { return t.lease == p.Lease }) != nil
-		if taken || p.Weight < 0 || p.Lease > uint64(o.now)/1000+MaxInFlightBound || p.StartAt.Add(o.limits.MaxHold) <= o.now || p.Number == 0 {
+		revoked := slices.ContainsFunc(h.outbox, func(n Notice) bool { return n.Revoked == RevokedOperator && n.Lease == p.Lease })
+		if taken || revoked || p.Weight < 0 || p.Lease > uint64(o.now)/1000+MaxInFlightBound || p.StartAt.Add(o.limits.MaxHold) <= o.now || p.Number == 0 {
 			continue
 		}
 		if t != nil {

@@ -1,8 +1,11 @@
 package admission
 
-// SetLimits changes what is enforced, from the next admission on. Leases stay
-// as they are; tickets that can never be admitted now are refused. On an error
-// nothing has changed.
+import "math/bits"
+
+// SetLimits changes what is enforced, from the next admission on. Leases that
+// have started stay as they are; where the new limits are tighter, those that
+// have not are to be handed back, see [Answer.HandBackTo]. Tickets that can
+// never be admitted now are refused. On an error nothing has changed.
 func (s *Scheduler) SetLimits(now Instant, limits Limits) error {
 	limits = limits.WithDefaults()
 	if err := limits.Validate(); err != nil {
@@ -15,6 +18,11 @@ func (s *Scheduler) SetLimits(now Instant, limits Limits) error {
 	s.pacing.changeRate(now, s.lastStart, old.Pacing, limits.Pacing)
 	s.rebase(now, &old)
 	s.rebuildDue() // park_ttl may have changed
+	if s.since(2) && limits.tighterThan(&old) {
+		for i := range s.holders {
+			s.holders[i].loose = s.holders[i].noticed
+		}
+	}
 	for i := s.q.head; i != none; {
 		e := &s.q.entries[i]
 		next := e.next
@@ -74,4 +82,37 @@ func (s *Scheduler) rebase(now Instant, old *Limits) {
 			waits[wait] += was[int(WaitBudget)+o]
 		}
 	}
+}
+
+// tighterThan reports whether l admits less than o in any respect: a lower cap,
+// a slower or smaller bucket, a limit where there was none.
+func (l *Limits) tighterThan(o *Limits) bool {
+	if l.MaxInFlight > 0 && (o.MaxInFlight == 0 || l.MaxInFlight < o.MaxInFlight) || l.Pacing.tighterThan(o.Pacing) {
+		return true
+	}
+	for _, b := range l.Budgets {
+		var was Rate
+		for _, old := range o.Budgets {
+			if old.Unit == b.Unit {
+				was = old.Rate
+			}
+		}
+		if b.Rate.tighterThan(was) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r Rate) tighterThan(o Rate) bool {
+	switch {
+	case r.IsZero():
+		return false
+	case o.IsZero():
+		return true
+	}
+	// r.Limit/r.Per < o.Limit/o.Per, in 128 bits
+	hi, lo := bits.Mul64(uint64(r.Limit), uint64(o.Per))
+	otherHi, otherLo := bits.Mul64(uint64(o.Limit), uint64(r.Per))
+	return r.Burst < o.Burst || hi < otherHi || hi == otherHi && lo < otherLo
 }

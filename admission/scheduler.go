@@ -12,7 +12,8 @@ type Rules uint32
 
 // The rules that this code knows. Since 2: a successful answer can ask for a
 // cooldown; a call with HoldCall keeps its lease between attempts, and each of
-// them waits for its time; what a lost holder had not started costs nothing.
+// them waits for its time; what a lost holder had not started costs nothing;
+// leases that have not started are handed back where limits become tighter.
 const (
 	OldestRules Rules = 1
 	NewestRules Rules = 2
@@ -47,7 +48,8 @@ type Options struct {
 // Counters count what a gate did and what it refused to do.
 type Counters struct {
 	Admissions, Releases, Overloads, Cooldowns     uint64
-	HandBacks, Expired, LostHolders, Parked        uint64
+	HandBacks, Expired, Revoked                    uint64 // Revoked: by a person
+	LostHolders, Parked                            uint64
 	StaleReleases, StaleAcquires, StaleCancels     uint64
 	Duplicates, Gaps, Resyncs, Malformed, Conflict uint64
 	Refusals                                       [numRefusals]uint64
@@ -215,6 +217,8 @@ var (
 	ErrHolderID       = errors.New("holder ID empty or longer than MaxHolderID")
 	ErrTooManyHolders = errors.New("more than MaxHolders holders")
 	ErrUnconfirmed    = errors.New("too many notices that this holder has not confirmed")
+	ErrNoTicket       = errors.New("no such ticket in the queue")
+	ErrNoLease        = errors.New("no such lease")
 )
 
 func (s *Scheduler) check(h HolderRef) error {

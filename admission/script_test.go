@@ -29,6 +29,7 @@ import (
 //	a: confirm 7            a: leave
 //	a: exchange seq=2 acquire=4,5 release=1 …        one message (see exchange)
 //	pause | resume | cooldown 5s | restore | limits cap=2 …
+//	cancel-ticket 3 | revoke 1   a person's acts; tickets in their order of arrival
 //	run 10s                 time passes
 //	status                  the whole gate, for a person
 //
@@ -189,6 +190,14 @@ func (sc *script) line(line string) {
 		sc.s.Cooldown(sc.now, sc.duration(words[1]), Cause{})
 	case "limits":
 		if err := sc.s.SetLimits(sc.now, sc.limits(words[1:])); err != nil {
+			sc.printf("%v\n", err)
+		}
+	case "cancel-ticket":
+		if err := sc.s.CancelTicket(sc.now, uint64(sc.int(words[1]))); err != nil {
+			sc.printf("%v\n", err)
+		}
+	case "revoke":
+		if err := sc.s.RevokeLease(sc.now, sc.lease[uint64(sc.int(words[1]))]); err != nil {
 			sc.printf("%v\n", err)
 		}
 	case "restore":
@@ -388,6 +397,9 @@ func (sc *script) exchange(id string, args []string) {
 	if len(a.Positions) > 0 {
 		sc.printf(", positions %v", a.Positions)
 	}
+	if a.HandBackTo > 0 {
+		sc.printf(", hand back up to notice %d", a.HandBackTo)
+	}
 	if len(a.Notices) > 0 {
 		sc.printf(", notices %d to %d", a.Notices[0].N, a.Notices[len(a.Notices)-1].N)
 	}
@@ -467,11 +479,11 @@ func (sc *script) notice(n *Notice) string {
 		}
 		return text
 	case NoticeRevoked:
-		return fmt.Sprintf("revoked %d: %s", n.Ticket, map[RevokeCause]string{RevokedMaxHold: "max_hold", RevokedMoved: "moved on", RevokedAway: "its call did not come back"}[n.Revoked])
+		return fmt.Sprintf("revoked %d: %s", n.Ticket, map[RevokeCause]string{RevokedMaxHold: "max_hold", RevokedMoved: "moved on", RevokedAway: "its call did not come back", RevokedOperator: "by a person"}[n.Revoked])
 	}
 	text := fmt.Sprintf("refused %d: ", n.Ticket) + map[RefusalKind]string{
 		RefusedQueueTimeout: "queue timeout", RefusedQueueFull: "queue full", RefusedNeverAdmissible: "never admissible",
-		RefusedTooLate: "too late", RefusedInvalid: "invalid", RefusedSuperseded: "superseded",
+		RefusedTooLate: "too late", RefusedInvalid: "invalid", RefusedSuperseded: "superseded", RefusedOperator: "by a person",
 	}[n.Refusal.Kind]
 	if n.Refusal.Field != "" {
 		text += fmt.Sprintf(", %s %d, bound %d", n.Refusal.Field, n.Refusal.Value, n.Refusal.Bound)

@@ -63,7 +63,7 @@ func (s *Scheduler) SnapshotUnder(rules Rules, buf []byte) []byte {
 	w.int(int64(s.traffic.gap))
 	w.int(int64(s.traffic.trip))
 	w.instant(s.traffic.lastSlot)
-	for _, c := range s.Counters.all() {
+	for _, c := range s.Counters.all(w.schema) {
 		w.uint(*c)
 	}
 
@@ -158,7 +158,7 @@ func Restore(data []byte) (*Scheduler, error) {
 	s.traffic.gap = time.Duration(r.int())
 	s.traffic.trip = time.Duration(r.int())
 	s.traffic.lastSlot = r.instant()
-	for _, c := range s.Counters.all() {
+	for _, c := range s.Counters.all(r.schema) {
 		*c = r.uint()
 	}
 	for range r.count() {
@@ -251,14 +251,20 @@ func (s *Scheduler) plausible(e *carried, state entryState) bool {
 }
 
 // all lists the counters in the order of the snapshot.
-func (c *Counters) all() []*uint64 {
+func (c *Counters) all(schema Schema) []*uint64 {
 	list := []*uint64{
 		&c.Admissions, &c.Releases, &c.Overloads, &c.Cooldowns,
 		&c.HandBacks, &c.Expired, &c.LostHolders, &c.Parked,
 		&c.StaleReleases, &c.StaleAcquires, &c.StaleCancels,
 		&c.Duplicates, &c.Gaps, &c.Resyncs, &c.Malformed, &c.Conflict,
 	}
-	for i := range c.Refusals {
+	kinds := len(c.Refusals)
+	if schema >= 2 {
+		list = append(list, &c.Revoked)
+	} else {
+		kinds = int(RefusedOperator) // the first layout counts no acts of persons
+	}
+	for i := range kinds {
 		list = append(list, &c.Refusals[i])
 	}
 	return list
@@ -360,6 +366,9 @@ func (w *writer) holder(h *holder) {
 	w.int(int64(h.delivery))
 	w.uint(h.confirmed)
 	w.uint(h.noticed)
+	if w.schema >= 2 {
+		w.uint(h.loose)
+	}
 	w.uint(uint64(len(h.outbox)))
 	for i := range h.outbox {
 		n := &h.outbox[i]
@@ -560,6 +569,9 @@ func (r *reader) holder() holder {
 		h.rules = Rules(min(r.uint(), math.MaxUint32))
 	}
 	h.delivery, h.confirmed, h.noticed = time.Duration(r.int()), r.uint(), r.uint()
+	if r.schema >= 2 {
+		h.loose = r.uint()
+	}
 	for range r.count() {
 		h.outbox = append(h.outbox, Notice{
 			N: r.uint(), Kind: NoticeKind(r.uint()), Ticket: r.uint(), Lease: r.uint(),

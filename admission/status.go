@@ -56,6 +56,7 @@ type LeaseStatus struct {
 
 // TicketStatus is one waiting ticket for a person.
 type TicketStatus struct {
+	Ticket    uint64 // its number in the order of arrival, see CancelTicket
 	Label     string
 	Holder    string // empty: parked
 	Attempt   int32
@@ -99,7 +100,7 @@ func (s *Scheduler) Status(limit int) Status {
 	for i := s.q.head; i != none && len(st.Queue) < limit; i = s.q.entries[i].next {
 		e := &s.q.entries[i]
 		st.Queue = append(st.Queue, TicketStatus{
-			Label: s.q.labels[i], Holder: s.holderName(e.holder), Attempt: e.attempt, Weight: int64(e.weight),
+			Ticket: e.arrival, Label: s.q.labels[i], Holder: s.holderName(e.holder), Attempt: e.attempt, Weight: int64(e.weight),
 			ArrivedAt: e.arrivedAt, Deadline: e.deadline, Reason: s.reason(i, first),
 		})
 	}

@@ -119,8 +119,13 @@ func (g *gate) handle(ctx workflow.Context) error {
 	}); err != nil {
 		return err
 	}
-	return workflow.SetUpdateHandlerWithOptions(ctx, UpdateWait, g.onWait, workflow.UpdateHandlerOptions{
+	if err := workflow.SetUpdateHandlerWithOptions(ctx, UpdateWait, g.onWait, workflow.UpdateHandlerOptions{
 		Description: "Ends when the holder has news.",
+	}); err != nil {
+		return err
+	}
+	return workflow.SetUpdateHandlerWithOptions(ctx, UpdateOperate, g.onOperate, workflow.UpdateHandlerOptions{
+		Description: "One act of an operator: pause, resume, set, reset, cancel_ticket, revoke_lease.",
 	})
 }
 

@@ -381,32 +381,6 @@ func TestPoliciesAreNotMixed(t *testing.T) {
 	assert.EqualValues(t, 2, g.status().Cap)
 }
 
-func TestOperators(t *testing.T) {
-	g := newGateTest(t, policy.Gate{MaxInFlight: 4, Requests: admission.Rate{Limit: 10, Per: time.Second, Burst: 1}})
-	g.at(time.Second, func() {
-		g.SignalWorkflow(SignalPause, Pause{Who: "ann", Why: "provider is down"})
-		g.SignalWorkflow(SignalConfigure, Configure{Set: map[string]json.RawMessage{"max_in_flight": json.RawMessage("2")}, For: Duration(10 * time.Second), Who: "ann"})
-		g.SignalWorkflow(SignalConfigure, Configure{Set: map[string]json.RawMessage{"max_in_flight": json.RawMessage("-2")}, Who: "bob"})
-	})
-	g.at(2*time.Second, func() {
-		st := g.status()
-		assert.True(t, st.Paused)
-		assert.Equal(t, "ann provider is down", st.PauseCause)
-		assert.EqualValues(t, 2, st.Cap)
-		require.Len(t, st.Log, 3)
-		acts := map[string]Act{}
-		for _, act := range st.Log {
-			acts[act.What+" by "+act.Who] = act
-		}
-		assert.Empty(t, acts["set max_in_flight=2 by ann"].Error)
-		assert.Contains(t, acts["set max_in_flight=-2 by bob"].Error, "max_in_flight")
-		g.SignalWorkflow(SignalResume, Pause{Who: "ann"})
-	})
-	g.at(10*time.Second, func() { st := g.status(); assert.False(t, st.Paused); assert.EqualValues(t, 2, st.Cap) })
-	g.at(12*time.Second, func() { assert.EqualValues(t, 4, g.status().Cap, "the overlay goes back by itself") })
-	g.run(20 * time.Second)
-}
-
 // TestTheRulesOfTheNextRun: a run keeps its rules; the next one has the newest
 // that all live holders can host.
 func TestTheRulesOfTheNextRun(t *testing.T) {

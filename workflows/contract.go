@@ -9,6 +9,8 @@ import (
 	"go.temporal.io/sdk/converter"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"sluice/policy"
 )
 
 // ContractVersion is the version of the messages between holders and gates.
@@ -22,6 +24,7 @@ const (
 
 	UpdateExchange = "exchange"
 	UpdateWait     = "wait"
+	UpdateOperate  = "operate"
 
 	SignalExchange  = "exchange"
 	SignalConfigure = "configure"
@@ -46,6 +49,9 @@ const (
 	ErrTypeUnavailable     = "sluice.Unavailable"
 	ErrTypeLeaseLost       = "sluice.LeaseLost"
 	ErrTypePolicyConflict  = "sluice.PolicyConflict"
+	// ErrTypeTicketCancelled ends a wait because a person took its ticket out
+	// of the queue. Not retryable: a retry would only queue again.
+	ErrTypeTicketCancelled = "sluice.TicketCancelled"
 	// ErrTypeMalformed ends an update whose message could not be taken in.
 	ErrTypeMalformed = "sluice.Malformed"
 )
@@ -124,13 +130,51 @@ type Pause struct {
 	Why string `json:"why,omitempty"`
 }
 
+// Operate is the argument of the update operate: one act of an operator, whose
+// answer is the [Act] that it came to.
+type Operate struct {
+	// ID names the act, at most MaxActID bytes. Sent again, it is done once: the
+	// answer is the same, as long as the act is among the last ones. Empty: it
+	// is done each time.
+	ID string `json:"id,omitempty"`
+	Do Doing  `json:"do"`
+	// Set are the fields of DoSet, as [policy.Gate.With] takes them.
+	Set map[string]json.RawMessage `json:"set,omitempty"`
+	For Duration                   `json:"for,omitempty"` // of DoSet; 0: until it is reset
+	// Ticket or Lease names the one that is meant, by its number in the status;
+	// Label by its label, where only one has that.
+	Ticket uint64 `json:"ticket,omitempty"`
+	Lease  uint64 `json:"lease,omitempty"`
+	Label  string `json:"label,omitempty"`
+	Who    string `json:"who,omitempty"`
+	Why    string `json:"why,omitempty"`
+}
+
+// MaxActID bounds Operate.ID, in bytes.
+const MaxActID = 64
+
+// Doing is what an operator does.
+type Doing string
+
+const (
+	DoPause        Doing = "pause"         // admit nothing
+	DoResume       Doing = "resume"        // end a pause
+	DoSet          Doing = "set"           // lay fields over the policy
+	DoReset        Doing = "reset"         // take away all that was laid over it
+	DoCancelTicket Doing = "cancel_ticket" // take a ticket out of the queue; its caller gets sluice.TicketCancelled
+	DoRevokeLease  Doing = "revoke_lease"  // end a lease; its holder learns at its next exchange
+)
+
 // Act is one act of an operator, as the status shows it.
 type Act struct {
-	At    time.Time `json:"at"`
-	What  string    `json:"what"`
-	Who   string    `json:"who,omitempty"`
-	Why   string    `json:"why,omitempty"`
-	Error string    `json:"error,omitempty"` // why it was refused
+	ID      string          `json:"id,omitempty"`
+	At      time.Time       `json:"at"`
+	What    string          `json:"what"`
+	Who     string          `json:"who,omitempty"`
+	Why     string          `json:"why,omitempty"`
+	Error   string          `json:"error,omitempty"`   // why it was refused
+	Changes []policy.Change `json:"changes,omitempty"` // of what is in force
+	Until   time.Time       `json:"until,omitzero"`    // when that goes back by itself
 }
 
 // Duration is written as a Go duration ("10m") and read from one or from

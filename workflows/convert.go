@@ -115,6 +115,7 @@ var refusalKinds = map[admission.RefusalKind]contract.RefusalKind{
 	admission.RefusedInvalid:         contract.RefusalKind_REFUSAL_INVALID,
 	admission.RefusedSuperseded:      contract.RefusalKind_REFUSAL_SUPERSEDED,
 	admission.RefusedPolicy:          contract.RefusalKind_REFUSAL_POLICY_CONFLICT,
+	admission.RefusedOperator:        contract.RefusalKind_REFUSAL_OPERATOR,
 }
 
 // AnswerOf turns what the scheduler says into a message.
@@ -123,6 +124,7 @@ func AnswerOf(a *admission.Answer, limits *admission.Limits, ask []uint64) *cont
 		Contract: ContractVersion, Now: int64(a.Now), StateCounter: a.Counter, Rules: uint32(a.Rules), Seq: a.Seq,
 		Paused: a.Paused, InFlight: a.InFlight, Cap: a.Cap, Depth: int64(a.Depth), Holders: int32(a.Holders),
 		NotBefore: int64(a.NotBefore), ComeAgain: int64(a.ComeAgain), Resync: a.Resync, Superseded: a.Superseded, MayWait: a.MayWait,
+		HandBackTo: a.HandBackTo,
 	}
 	if !limits.Pacing.IsZero() || len(limits.Budgets) > 0 {
 		m.StartWindow = int64(limits.StartWindow) // where only places are counted, late harms nobody

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
 	"sluice/admission"
@@ -75,6 +76,162 @@ func (g *gate) configureAs(ctx workflow.Context, c *Configure, act *Act) error {
 	return nil
 }
 
+// onOperate is the handler of the update operate. What an operator asks for and
+// can't have is an answer, too: it stands in the log like what was done.
+func (g *gate) onOperate(ctx workflow.Context, raw converter.RawValue) (act Act, err error) {
+	defer g.survive(&err)
+	g.updates++
+	g.changed = true
+	g.drain(ctx)
+	var o Operate
+	if !g.read(raw, &o) {
+		return act, temporal.NewNonRetryableApplicationError("operate: not the JSON of an act", ErrTypeMalformed, nil)
+	}
+	if len(o.ID) > MaxActID {
+		g.s.Counters.Malformed++
+		return act, temporal.NewNonRetryableApplicationError(fmt.Sprintf("operate: id has %d bytes; allowed: at most %d", len(o.ID), MaxActID), ErrTypeMalformed, nil)
+	}
+	if at := slices.IndexFunc(g.start.Log, func(a Act) bool { return o.ID != "" && a.ID == o.ID }); at >= 0 {
+		return g.start.Log[at], nil
+	}
+	act = Act{ID: o.ID, What: strings.ReplaceAll(bound(string(o.Do)), "_", " "), Who: o.Who, Why: o.Why}
+	if err := g.operate(ctx, &o, &act); err != nil {
+		act.Error = oneLine(err)
+	}
+	return g.record(ctx, act), nil
+}
+
+func (g *gate) operate(ctx workflow.Context, o *Operate, act *Act) error {
+	switch o.Do {
+	case DoPause:
+		if st := g.s.Snap(); st.Paused {
+			act.What = "pause (it was paused)"
+		}
+		g.s.Pause(g.now(ctx), strings.TrimSpace(bound(o.Who+" "+o.Why)))
+	case DoResume:
+		if st := g.s.Snap(); !st.Paused {
+			act.What = "resume (it was not paused)"
+		}
+		g.s.Resume(g.now(ctx))
+	case DoSet:
+		return g.layOver(ctx, o, act)
+	case DoReset:
+		was := g.effective()
+		act.What = fmt.Sprintf("reset (%d overlays)", len(g.overlays))
+		g.overlays = nil
+		g.enforce(ctx)
+		act.Changes = was.Changes(g.effective())
+	case DoCancelTicket:
+		ticket := o.Ticket
+		if ticket == 0 {
+			var err error
+			if ticket, err = oneOf("ticket in the queue", o.Label, g.s.TicketsLabelled(o.Label)); err != nil {
+				return err
+			}
+		}
+		act.What = fmt.Sprintf("cancel ticket %d", ticket)
+		if err := g.s.CancelTicket(g.now(ctx), ticket); err != nil {
+			return fmt.Errorf("no ticket %d in the queue: it was admitted, or it has gone", ticket)
+		}
+	case DoRevokeLease:
+		lease := o.Lease
+		if lease == 0 {
+			var err error
+			if lease, err = oneOf("lease", o.Label, g.s.LeasesLabelled(o.Label)); err != nil {
+				return err
+			}
+		}
+		act.What = fmt.Sprintf("revoke lease %d", lease)
+		if err := g.s.RevokeLease(g.now(ctx), lease); err != nil {
+			return fmt.Errorf("no lease %d: it has ended", lease)
+		}
+	default:
+		return fmt.Errorf("do is %q; allowed: %s, %s, %s, %s, %s, %s", bound(string(o.Do)), DoPause, DoResume, DoSet, DoReset, DoCancelTicket, DoRevokeLease)
+	}
+	return nil
+}
+
+// oneOf is the only number that a label stands for.
+func oneOf(what, label string, numbers []uint64) (uint64, error) {
+	switch {
+	case label == "":
+		return 0, fmt.Errorf("no %s is named", what)
+	case len(numbers) == 0:
+		return 0, fmt.Errorf("no %s has the label %q", what, bound(label))
+	case len(numbers) > 1:
+		shown := numbers[:min(len(numbers), 5)]
+		return 0, fmt.Errorf("label %q: %d have it; name one by its number: %s", bound(label), len(numbers), strings.Trim(fmt.Sprint(shown), "[]"))
+	}
+	return numbers[0], nil
+}
+
+// layOver lays fields over what is in force, until the time is over or a reset.
+func (g *gate) layOver(ctx workflow.Context, o *Operate, act *Act) error {
+	act.What = "set " + describeSet(o.Set)
+	switch {
+	case len(o.Set) == 0:
+		return fmt.Errorf("set names no field; allowed: %s", strings.Join(policy.Settable(), ", "))
+	case o.For < 0:
+		return fmt.Errorf("for is %v; allowed: 0 (until it is reset) or more", time.Duration(o.For))
+	}
+	was := g.effective()
+	_, canonical, err := was.With(o.Set)
+	if err != nil {
+		return err
+	}
+	laid := Overlay{Set: canonical, Who: bound(o.Who), Why: bound(o.Why)}
+	if o.For > 0 {
+		laid.Until = workflow.Now(ctx).Add(time.Duration(o.For))
+		act.Until = laid.Until
+	}
+	overlays := append(uncovered(g.overlays, laid), laid)
+	if len(overlays) > maxOverlays {
+		return fmt.Errorf("%d overlays are in force; allowed: at most %d; reset takes them away", len(overlays)-1, maxOverlays)
+	}
+	if _, err := overlaid(g.base, overlays); err != nil {
+		return err
+	}
+	g.overlays = overlays
+	g.enforce(ctx)
+	act.Changes = was.Changes(g.effective())
+	return nil
+}
+
+// uncovered is what is left of the overlays under another one: a field that it
+// sets, and that goes back no later, is never seen again.
+func uncovered(overlays []Overlay, by Overlay) []Overlay {
+	var left []Overlay
+	for _, o := range overlays {
+		if by.Until.IsZero() || !o.Until.IsZero() && !o.Until.After(by.Until) {
+			set := map[string]json.RawMessage{}
+			//workflowcheck:ignore a map is made of a map
+			for field, value := range o.Set {
+				if _, covered := by.Set[field]; !covered {
+					set[field] = value
+				}
+			}
+			o.Set = set
+		}
+		if len(o.Set) > 0 {
+			left = append(left, o)
+		}
+	}
+	return left
+}
+
+// effective is the policy with what is laid over it. enforce has seen to it
+// that this has no faults.
+func (g *gate) effective() policy.Gate {
+	effective, err := overlaid(g.base, g.overlays)
+	if err != nil {
+		return g.base
+	}
+	return effective
+}
+
+// oneLine is an error on one line; a policy has one for each fault.
+func oneLine(err error) string { return strings.Join(strings.Split(err.Error(), "\n"), "; ") }
+
 // describeSet names the fields that a change sets, in one order.
 func describeSet(set map[string]json.RawMessage) string {
 	var fields []string
@@ -132,12 +289,28 @@ func overlaid(base policy.Gate, overlays []Overlay) (policy.Gate, error) {
 // endOverlays takes away the changes whose time is over.
 func (g *gate) endOverlays(ctx workflow.Context) {
 	now := workflow.Now(ctx)
-	before := len(g.overlays)
-	g.overlays = slices.DeleteFunc(g.overlays, func(o Overlay) bool { return !o.Until.IsZero() && !o.Until.After(now) })
-	if len(g.overlays) != before {
-		g.enforce(ctx)
-		g.changed = false
+	was := g.overlays
+	var over []Overlay
+	g.overlays = slices.DeleteFunc(slices.Clone(was), func(o Overlay) bool {
+		ends := !o.Until.IsZero() && !o.Until.After(now)
+		if ends {
+			over = append(over, o)
+		}
+		return ends
+	})
+	if len(over) == 0 {
+		return
 	}
+	before, _ := overlaid(g.base, was) // valid, as it is in force
+	g.enforce(ctx)
+	if g.s.Rules() >= 2 {
+		act := Act{What: "end of what was set", Changes: before.Changes(g.effective())}
+		for _, o := range over {
+			act.Who, act.Why = o.Who, o.Why
+		}
+		g.record(ctx, act)
+	}
+	g.changed = false
 }
 
 func (g *gate) nextOverlayEnd() admission.Instant {
@@ -177,13 +350,15 @@ func (g *gate) read(raw converter.RawValue, v any) bool {
 	return true
 }
 
-func (g *gate) record(ctx workflow.Context, a Act) {
+// record notes an act, and returns it as noted.
+func (g *gate) record(ctx workflow.Context, a Act) Act {
 	g.changed = true
 	a.At, a.Who, a.Why, a.Error = workflow.Now(ctx), bound(a.Who), bound(a.Why), bound(a.Error)
 	g.start.Log = append(g.start.Log, a)
 	if extra := len(g.start.Log) - maxActs; extra > 0 {
 		g.start.Log = slices.Delete(g.start.Log, 0, extra)
 	}
+	return a
 }
 
 // maxLower bounds the lower limits that a gate remembers.

@@ -23,6 +23,7 @@ type Status struct {
 	FirstRun string      `json:"first_run"`
 	Runs     int         `json:"runs"` // how many came before this one
 	Policy   policy.Gate `json:"policy"`
+	InForce  policy.Gate `json:"in_force"` // the policy with its overlays
 	Overlays []Overlay   `json:"overlays,omitempty"`
 	Log      []Act       `json:"log,omitempty"`
 
@@ -38,6 +39,7 @@ type Status struct {
 	CooldownUntil time.Time `json:"cooldown_until,omitzero"`
 	Cooldown      *Cooldown `json:"cooldown,omitempty"` // the last one, over or not
 	LearnUntil    time.Time `json:"learn_until,omitzero"`
+	NextStart     time.Time `json:"next_start,omitzero"` // when pacing lets the next call start
 
 	// LowerLimits are limits that the provider named, lower than the policy's.
 	LowerLimits []LowerLimit `json:"lower_limits,omitempty"`
@@ -80,6 +82,7 @@ type Lease struct {
 
 // Ticket is one waiting ticket.
 type Ticket struct {
+	Ticket    uint64    `json:"ticket"` // its number, in the order of arrival
 	Label     string    `json:"label"`
 	Holder    string    `json:"holder,omitempty"` // empty: parked
 	Attempt   int32     `json:"attempt"`
@@ -97,6 +100,7 @@ type Counters struct {
 	Cooldowns     uint64            `json:"cooldowns"`
 	HandBacks     uint64            `json:"hand_backs"`
 	Expired       uint64            `json:"expired"`
+	Revoked       uint64            `json:"revoked"` // by operators
 	LostHolders   uint64            `json:"lost_holders"`
 	Parked        uint64            `json:"parked"`
 	StaleReleases uint64            `json:"stale_releases"`
@@ -115,7 +119,7 @@ func (g *gate) status() (Status, error) {
 	st := g.s.Status(statusRows)
 	out := Status{
 		Gate: g.start.GateID, Now: st.Now.Time(), Rules: uint32(st.Rules), FirstRun: g.firstRun, Runs: g.start.Runs,
-		Policy: g.base, Overlays: g.overlays, Log: g.start.Log, LowerLimits: g.start.Lower,
+		Policy: g.base, InForce: g.effective(), Overlays: g.overlays, Log: g.start.Log, LowerLimits: g.start.Lower,
 		InFlight: st.InUse, Cap: st.Limits.MaxInFlight, Reserved: st.Reserved, Started: st.Started, Queued: st.Queued, Parked: st.Parked,
 		Paused: st.Paused, PauseCause: st.PauseCause, LearnUntil: st.LearnUntil.Time(), Counters: countersOf(&st.Counters),
 	}
@@ -126,6 +130,9 @@ func (g *gate) status() (Status, error) {
 			out.Cooldown.Source = "fallback"
 		}
 	}
+	if st.Limits.Pacing.Spaced() {
+		out.NextStart = st.NextStart.Time()
+	}
 	for _, h := range st.Holders {
 		out.Holders = append(out.Holders, Holder{ID: h.ID, LastSeen: h.LastSeen.Time(), Present: h.Present, Waiting: h.Waiting, Queued: h.Queued, Leased: h.Leased})
 	}
@@ -134,7 +141,7 @@ func (g *gate) status() (Status, error) {
 	}
 	for _, t := range st.Queue {
 		out.Queue = append(out.Queue, Ticket{
-			Label: t.Label, Holder: t.Holder, Attempt: t.Attempt, Weight: t.Weight,
+			Ticket: t.Ticket, Label: t.Label, Holder: t.Holder, Attempt: t.Attempt, Weight: t.Weight,
 			ArrivedAt: t.ArrivedAt.Time(), Deadline: t.Deadline.Time(), Reason: t.Reason.Name(&st.Limits),
 		})
 	}
@@ -144,7 +151,7 @@ func (g *gate) status() (Status, error) {
 func countersOf(c *admission.Counters) Counters {
 	out := Counters{
 		Admissions: c.Admissions, Releases: c.Releases, Overloads: c.Overloads, Cooldowns: c.Cooldowns, HandBacks: c.HandBacks,
-		Expired: c.Expired, LostHolders: c.LostHolders, Parked: c.Parked, StaleReleases: c.StaleReleases, StaleAcquires: c.StaleAcquires,
+		Expired: c.Expired, Revoked: c.Revoked, LostHolders: c.LostHolders, Parked: c.Parked, StaleReleases: c.StaleReleases, StaleAcquires: c.StaleAcquires,
 		StaleCancels: c.StaleCancels, Duplicates: c.Duplicates, Gaps: c.Gaps, Resyncs: c.Resyncs, Malformed: c.Malformed, Conflicts: c.Conflict,
 		Refusals: map[string]uint64{},
 	}
@@ -165,6 +172,7 @@ var refusalNames = [...]string{
 	admission.RefusedInvalid:         "invalid",
 	admission.RefusedSuperseded:      "superseded",
 	admission.RefusedPolicy:          "policy_conflict",
+	admission.RefusedOperator:        "operator",
 }
 
 // grants is the handler of the query grants: a pure read.

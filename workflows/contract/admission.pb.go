@@ -83,6 +83,7 @@ const (
 	HandBackReason_HAND_BACK_LATE     HandBackReason = 1 // the start window was missed
 	HandBackReason_HAND_BACK_COOLDOWN HandBackReason = 2 // a cooldown or a pause came in between
 	HandBackReason_HAND_BACK_STOPPING HandBackReason = 3 // the process stops
+	HandBackReason_HAND_BACK_TIGHTER  HandBackReason = 4 // the limits became tighter, see hand_back_to
 )
 
 // Enum value maps for HandBackReason.
@@ -92,12 +93,14 @@ var (
 		1: "HAND_BACK_LATE",
 		2: "HAND_BACK_COOLDOWN",
 		3: "HAND_BACK_STOPPING",
+		4: "HAND_BACK_TIGHTER",
 	}
 	HandBackReason_value = map[string]int32{
 		"HAND_BACK_OTHER":    0,
 		"HAND_BACK_LATE":     1,
 		"HAND_BACK_COOLDOWN": 2,
 		"HAND_BACK_STOPPING": 3,
+		"HAND_BACK_TIGHTER":  4,
 	}
 )
 
@@ -191,6 +194,7 @@ const (
 	RefusalKind_REFUSAL_INVALID          RefusalKind = 5
 	RefusalKind_REFUSAL_SUPERSEDED       RefusalKind = 6
 	RefusalKind_REFUSAL_POLICY_CONFLICT  RefusalKind = 7
+	RefusalKind_REFUSAL_OPERATOR         RefusalKind = 8 // a person took it out of the queue
 )
 
 // Enum value maps for RefusalKind.
@@ -204,6 +208,7 @@ var (
 		5: "REFUSAL_INVALID",
 		6: "REFUSAL_SUPERSEDED",
 		7: "REFUSAL_POLICY_CONFLICT",
+		8: "REFUSAL_OPERATOR",
 	}
 	RefusalKind_value = map[string]int32{
 		"REFUSAL_UNSPECIFIED":      0,
@@ -214,6 +219,7 @@ var (
 		"REFUSAL_INVALID":          5,
 		"REFUSAL_SUPERSEDED":       6,
 		"REFUSAL_POLICY_CONFLICT":  7,
+		"REFUSAL_OPERATOR":         8,
 	}
 )
 
@@ -1673,8 +1679,12 @@ type Answer struct {
 	Spacing        int64                  `protobuf:"varint,26,opt,name=spacing,proto3" json:"spacing,omitempty"`                                    // least time between two starts
 	StartWindow    int64                  `protobuf:"varint,27,opt,name=start_window,json=startWindow,proto3" json:"start_window,omitempty"`         // how late a lease may start; 0: no limit
 	Holders        int32                  `protobuf:"varint,28,opt,name=holders,proto3" json:"holders,omitempty"`                                    // processes that the gate knows; since rules 2
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The limits became tighter after the notice with this number was given:
+	// leases granted by it or an earlier one that have not started are to be
+	// handed back, as after a cooldown.
+	HandBackTo    uint64 `protobuf:"varint,29,opt,name=hand_back_to,json=handBackTo,proto3" json:"hand_back_to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Answer) Reset() {
@@ -1903,6 +1913,13 @@ func (x *Answer) GetHolders() int32 {
 	return 0
 }
 
+func (x *Answer) GetHandBackTo() uint64 {
+	if x != nil {
+		return x.HandBackTo
+	}
+	return 0
+}
+
 var File_admission_proto protoreflect.FileDescriptor
 
 const file_admission_proto_rawDesc = "" +
@@ -2027,7 +2044,7 @@ const file_admission_proto_rawDesc = "" +
 	"\x05cause\x18\x02 \x01(\tR\x05cause\">\n" +
 	"\bPosition\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\x05R\bposition\"\xb1\a\n" +
+	"\bposition\x18\x02 \x01(\x05R\bposition\"\xd3\a\n" +
 	"\x06Answer\x12\x1a\n" +
 	"\bcontract\x18\x01 \x01(\rR\bcontract\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x10R\x03now\x12\x1b\n" +
@@ -2062,20 +2079,23 @@ const file_admission_proto_rawDesc = "" +
 	"\x0fpolicy_conflict\x18\x19 \x03(\tR\x0epolicyConflict\x12\x18\n" +
 	"\aspacing\x18\x1a \x01(\x03R\aspacing\x12!\n" +
 	"\fstart_window\x18\x1b \x01(\x03R\vstartWindow\x12\x18\n" +
-	"\aholders\x18\x1c \x01(\x05R\aholders*'\n" +
+	"\aholders\x18\x1c \x01(\x05R\aholders\x12 \n" +
+	"\fhand_back_to\x18\x1d \x01(\x04R\n" +
+	"handBackTo*'\n" +
 	"\x04Hold\x12\x10\n" +
 	"\fHOLD_ATTEMPT\x10\x00\x12\r\n" +
-	"\tHOLD_CALL\x10\x01*i\n" +
+	"\tHOLD_CALL\x10\x01*\x80\x01\n" +
 	"\x0eHandBackReason\x12\x13\n" +
 	"\x0fHAND_BACK_OTHER\x10\x00\x12\x12\n" +
 	"\x0eHAND_BACK_LATE\x10\x01\x12\x16\n" +
 	"\x12HAND_BACK_COOLDOWN\x10\x02\x12\x16\n" +
-	"\x12HAND_BACK_STOPPING\x10\x03*^\n" +
+	"\x12HAND_BACK_STOPPING\x10\x03\x12\x15\n" +
+	"\x11HAND_BACK_TIGHTER\x10\x04*^\n" +
 	"\aOutcome\x12\x13\n" +
 	"\x0fOUTCOME_SUCCESS\x10\x00\x12\x11\n" +
 	"\rOUTCOME_ERROR\x10\x01\x12\x14\n" +
 	"\x10OUTCOME_OVERLOAD\x10\x02\x12\x15\n" +
-	"\x11OUTCOME_ABANDONED\x10\x03*\xd7\x01\n" +
+	"\x11OUTCOME_ABANDONED\x10\x03*\xed\x01\n" +
 	"\vRefusalKind\x12\x17\n" +
 	"\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15REFUSAL_QUEUE_TIMEOUT\x10\x01\x12\x16\n" +
@@ -2084,7 +2104,8 @@ const file_admission_proto_rawDesc = "" +
 	"\x10REFUSAL_TOO_LATE\x10\x04\x12\x13\n" +
 	"\x0fREFUSAL_INVALID\x10\x05\x12\x16\n" +
 	"\x12REFUSAL_SUPERSEDED\x10\x06\x12\x1b\n" +
-	"\x17REFUSAL_POLICY_CONFLICT\x10\a*r\n" +
+	"\x17REFUSAL_POLICY_CONFLICT\x10\a\x12\x14\n" +
+	"\x10REFUSAL_OPERATOR\x10\b*r\n" +
 	"\vRevokeCause\x12\x16\n" +
 	"\x12REVOKE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREVOKE_MAX_HOLD\x10\x01\x12\x10\n" +
