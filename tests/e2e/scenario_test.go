@@ -99,13 +99,7 @@ func TestScenario(t *testing.T) {
 	host := start(t, ts, worker.Options{Policy: pol}, sdkworker.Options{}, register)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	body, err := json.Marshal(*gate)
-	require.NoError(t, err)
-	_, err = host.client.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: gate.WorkflowID(), TaskQueue: workflows.TaskQueue},
-		workflows.WorkflowType, workflows.Start{
-			Contract: workflows.ContractVersion, GateID: gate.ID(), Policy: body, Rules: uint32(admission.NewestRules), RunEvents: 160,
-		})
-	require.NoError(t, err)
+	startGate(t, ctx, host.client, gate, admission.NewestRules, 160)
 	a := &speaker{t: t, ctx: ctx, c: host.client, id: gate.WorkflowID(), name: "a"}
 	b := &speaker{t: t, ctx: ctx, c: host.client, id: gate.WorkflowID(), name: "b"}
 
