@@ -107,7 +107,11 @@ func (g *gate) operate(ctx workflow.Context, o *Operate, act *Act) error {
 		if st := g.s.Snap(); st.Paused {
 			act.What = "pause (it was paused)"
 		}
-		g.s.Pause(g.now(ctx), strings.TrimSpace(bound(o.Who+" "+o.Why)))
+		cause := o.Who
+		if o.Why != "" {
+			cause = strings.TrimPrefix(cause+": "+o.Why, ": ")
+		}
+		g.s.Pause(g.now(ctx), bound(cause))
 	case DoResume:
 		if st := g.s.Snap(); !st.Paused {
 			act.What = "resume (it was not paused)"

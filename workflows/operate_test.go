@@ -84,7 +84,7 @@ func TestPauseAndResume(t *testing.T) {
 	})
 	g.at(2*time.Second, func() {
 		st := g.status()
-		assert.Equal(t, "ann@desk provider is down", st.PauseCause)
+		assert.Equal(t, "ann@desk: provider is down", st.PauseCause)
 		assert.Equal(t, "paused", st.Queue[0].Reason)
 		g.operate(Operate{Do: DoResume, Who: "bob"}, func(a Act) { assert.Equal(t, "resume", a.What) })
 		g.operate(pause, func(a Act) { assert.Equal(t, "pause", a.What, "the answer of the first time") })

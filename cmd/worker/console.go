@@ -17,12 +17,18 @@ type console struct {
 }
 
 func newConsole(w io.Writer) *console {
-	c := &console{w: w}
-	if f, ok := w.(*os.File); ok {
-		info, err := f.Stat()
-		c.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+	return &console{w: w, terminal: isTerminal(w)}
+}
+
+// isTerminal reports whether what is written is shown by a terminal that can
+// move its cursor.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
 	}
-	return c
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
 }
 
 const eraseLine = "\r\x1b[2K"

@@ -41,7 +41,9 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	stopSharedServer()
+	os.Exit(code)
 }
 
 // result is how a command ended.
@@ -244,6 +246,18 @@ func TestMistakesInTheCommandLine(t *testing.T) {
 		{[]string{"validate"}, "1 needed"},
 		{[]string{"validate", "--output", "xml", "x.yaml"}, "yaml or json"},
 		{[]string{"validate", "--json", "--output", "yaml", "x.yaml"}, "exclude"},
+		{[]string{"gates", "now"}, `unexpected argument "now"`},
+		{[]string{"gates", "--output", "xml"}, "table or json"},
+		{[]string{"describe"}, "1 needed"},
+		{[]string{"describe", "g", "--rows", "-1"}, "--rows is -1"},
+		{[]string{"describe", "g", "--timeout", "0"}, "--timeout is 0s"},
+		{[]string{"watch", "g", "--interval", "1ms"}, "--interval is 1ms; it may be 100ms or more"},
+		{[]string{"pause"}, "1 needed"},
+		{[]string{"set", "g"}, "at least one FIELD=VALUE"},
+		{[]string{"set", "g", "max_in_flight"}, `"max_in_flight" is not FIELD=VALUE`},
+		{[]string{"set", "g", "max_in_flight=4", "--for", "-1s"}, "--for is -1s"},
+		{[]string{"cancel-ticket", "g"}, "2 needed"},
+		{[]string{"revoke-lease", "g", "1", "2"}, `unexpected argument "2"`},
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
 			requireOneLine(t, exitUsage, command(t, "", test.args...), test.says, "--help")

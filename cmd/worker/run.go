@@ -2,16 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.temporal.io/api/serviceerror"
-	"go.temporal.io/sdk/client"
-	"go.temporal.io/sdk/contrib/envconfig"
 	sdkworker "go.temporal.io/sdk/worker"
 
 	"sluice/activities"
@@ -27,10 +23,7 @@ type runFlags struct {
 	holderID    string
 	noHost      bool
 	stopTimeout time.Duration
-
-	profile   string
-	address   string
-	namespace string
+	connection
 }
 
 func (p *program) runCommand() *cobra.Command {
@@ -66,9 +59,7 @@ queued ones their place, gives leases back and exits with status 0.`,
 	flags.StringVar(&f.holderID, "holder-id", "", "name of this process at its gates, unique among those that run (default: a new one)")
 	flags.BoolVar(&f.noHost, "no-host", false, "don't host admission workflows; another process of the namespace has to")
 	flags.DurationVar(&f.stopTimeout, "stop-timeout", 30*time.Second, "how long calls under way may take after Ctrl-C")
-	flags.StringVar(&f.profile, "profile", "", "profile of temporal.toml")
-	flags.StringVar(&f.address, "address", "", "address of the Temporal server, host:port")
-	flags.StringVar(&f.namespace, "namespace", "", "namespace")
+	f.connection.add(c)
 	return c
 }
 
@@ -103,7 +94,7 @@ func (p *program) run(ctx context.Context, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	c, at, err := p.connect(ctx, f, plugin)
+	c, at, err := p.connect(ctx, f.connection, plugin)
 	if err != nil {
 		return unlessInterrupted(ctx, err)
 	}
@@ -140,61 +131,6 @@ func (p *program) run(ctx context.Context, f runFlags) error {
 	}
 	w.Stop() // drains, then the plugin says farewell to the gates
 	return err
-}
-
-// target is where a client connects to.
-type target struct{ address, namespace string }
-
-// connect dials as envconfig and the flags say.
-func (p *program) connect(ctx context.Context, f runFlags, plugin client.Plugin) (client.Client, target, error) {
-	var at target
-	profile, err := envconfig.LoadClientConfigProfile(envconfig.LoadClientConfigProfileOptions{ConfigFileProfile: f.profile})
-	if err != nil {
-		return nil, at, fmt.Errorf("connection settings (temporal.toml, TEMPORAL_...): %w", err)
-	}
-	if f.address != "" {
-		profile.Address = f.address
-	}
-	if f.namespace != "" {
-		profile.Namespace = f.namespace
-	}
-	o, err := profile.ToClientOptions(envconfig.ToClientOptionsRequest{})
-	if err != nil {
-		return nil, at, fmt.Errorf("connection settings (temporal.toml, TEMPORAL_...): %w", err)
-	}
-	if o.HostPort == "" {
-		o.HostPort = client.DefaultHostPort
-	}
-	if o.Namespace == "" {
-		o.Namespace = client.DefaultNamespace
-	}
-	at = target{address: o.HostPort, namespace: o.Namespace}
-	o.Logger = p.sdkLogger()
-	o.Plugins = append(o.Plugins, plugin)
-	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	c, err := client.DialContext(dialing, o)
-	return c, at, at.explain(err)
-}
-
-// explain says in a person's words why a connection failed, and what to do.
-func (t target) explain(err error) error {
-	var noNamespace *serviceerror.NamespaceNotFound
-	var notFound *serviceerror.NotFound
-	var unavailable *serviceerror.Unavailable
-	var deadline *serviceerror.DeadlineExceeded
-	var denied *serviceerror.PermissionDenied
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &noNamespace), errors.As(err, &notFound):
-		return fmt.Errorf("the Temporal server at %s has no namespace %s; create it, or choose another with --namespace", t.address, t.namespace)
-	case errors.As(err, &denied):
-		return fmt.Errorf("the Temporal server at %s refused access to namespace %s: %w; check TEMPORAL_API_KEY, the certificates and --namespace", t.address, t.namespace, err)
-	case errors.As(err, &unavailable), errors.As(err, &deadline), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no Temporal server answers at %s (%w); start one with \"worker server\", or choose another with --address or TEMPORAL_ADDRESS", t.address, err)
-	}
-	return fmt.Errorf("connection to the Temporal server %s, namespace %s: %w", t.address, t.namespace, err)
 }
 
 // limitsOf is what a gate enforces, in a few words.
