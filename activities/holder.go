@@ -66,7 +66,8 @@ type holder struct {
 	conflict    *Error
 	cooldown    admission.Instant
 	heard       admission.Instant // gate time as of which cooldown and paused are known
-	asked       time.Time         // since when a due lease waits to hear; zero: none does
+	heardAt     time.Time         // when that arrived
+	asked       bool              // a due lease waits to hear
 	expected    admission.Instant // the cooldown that releases on their way will make
 	untold      chan struct{}     // closed when the gate has answered all releases; nil: it has
 	paused      bool
@@ -338,16 +339,18 @@ func (h *holder) insertReservedLocked(t *ticket) {
 	h.reserved = slices.Insert(h.reserved, i, t)
 }
 
-// maxUnheard is for how long after the last news of its gate a holder starts
-// leases: nothing starts later than that after a cooldown or a pause. A holder
-// that heard nothing for longer asks first, and starts by the answer, however
-// long that took: a way that is longer must not keep a lease from starting.
-const maxUnheard = 250 * time.Millisecond
+// maxUnheard is how old the news of its gate may be by which a holder starts a
+// lease: nothing starts later than that after a cooldown or a pause. A holder
+// whose news are older asks first. News that have justArrived will do, however
+// long their way was: the next ones would be as old.
+const (
+	maxUnheard  = 250 * time.Millisecond
+	justArrived = 10 * time.Millisecond
+)
 
 // startDueLocked starts the leases whose time has come, in order, never two
 // closer together than the gate's spacing, and hands back those that are late.
-// freshly: the gate has just answered to a holder that asked.
-func (h *holder) startDueLocked(freshly bool) {
+func (h *holder) startDueLocked() {
 	for len(h.reserved) > 0 {
 		t := h.reserved[0]
 		now := h.clock.now()
@@ -371,11 +374,9 @@ func (h *holder) startDueLocked(freshly bool) {
 			h.armLocked(at.Sub(now))
 			return
 		}
-		if now.Sub(h.heard) > maxUnheard && !freshly {
-			if h.asked.IsZero() {
-				h.asked = time.Now()
-				h.wakeLocked()
-			}
+		if now.Sub(h.heard) > maxUnheard && time.Since(h.heardAt) > justArrived {
+			h.asked = true
+			h.wakeLocked()
 			return // until the answer comes
 		}
 		h.reserved = h.reserved[1:]
@@ -404,7 +405,7 @@ func (h *holder) armLocked(d time.Duration) {
 		h.starter = time.AfterFunc(d, func() {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.startDueLocked(false)
+			h.startDueLocked()
 		})
 		return
 	}
@@ -592,7 +593,9 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 	if a.StateCounter >= h.counter {
 		h.counter = a.StateCounter
 		h.cooldown, h.paused, h.loose = admission.Instant(a.Cooldown.GetUntil()), a.Paused, a.HandBackTo
-		h.heard = max(h.heard, admission.Instant(a.Now))
+		if at := admission.Instant(a.Now); at >= h.heard {
+			h.heard, h.heardAt, h.asked = at, arrived, false
+		}
 		h.spacing, h.window = time.Duration(a.Spacing), time.Duration(a.StartWindow)
 		h.mayWait, h.depth, h.known = a.MayWait, a.Depth, int(a.Holders)
 		h.notBefore = arrived.Add(h.clock.until(admission.Instant(a.NotBefore)))
@@ -637,11 +640,7 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 			h.handBackLocked(t, why)
 		}
 	}
-	freshly := !h.asked.IsZero() && !sent.Before(h.asked)
-	if freshly {
-		h.asked = time.Time{}
-	}
-	h.startDueLocked(freshly)
+	h.startDueLocked()
 }
 
 // rulesLocked takes in the rules of the gate's run. A run of older rules that

@@ -111,3 +111,36 @@ func startGate(t *testing.T, ctx context.Context, c client.Client, gate *policy.
 		})
 	require.NoError(t, err)
 }
+
+// TestSignalsComeFirst: a signal and an update that came after it wait for a host
+// together. The SDK runs the update's handler first; the gate takes the signal
+// first all the same. (The test environment with skipped time doesn't show this.)
+func TestSignalsComeFirst(t *testing.T) {
+	ts := server(t)
+	var gates []policy.Gate
+	for n := range 10 {
+		gates = append(gates, policy.Gate{Provider: "test", Endpoint: "http://first.test", Name: fmt.Sprint("gate-", n), MaxInFlight: 1})
+	}
+	pol := policyOf(t, gates...)
+	c := ts.GetDefaultClient()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	answers := make(chan *contract.Answer, len(gates))
+	for _, gate := range pol.Gates() {
+		startGate(t, ctx, c, gate, admission.NewestRules, 0)
+		s := &speaker{t: t, ctx: ctx, c: c, id: gate.WorkflowID(), name: "a"}
+		raw, err := workflows.Encode(s.next(func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{ticket(1, 0, 0)} }), false)
+		require.NoError(t, err)
+		s.signal(workflows.SignalExchange, raw)
+		go func() { answers <- s.exchange(func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{ticket(2, 0, 0)} }) }()
+	}
+	<-time.After(500 * time.Millisecond) // for the updates to reach the server; one that hasn't proves less
+	start(t, ts, worker.Options{Policy: pol}, sdkworker.Options{}, register)
+	for range gates {
+		a := <-answers
+		assert.False(t, a.Resync, "the signal's number was missed")
+		if assert.Len(t, a.Grants, 1) {
+			assert.EqualValues(t, 1, a.Grants[0].Number, "first come, first served")
+		}
+	}
+}
