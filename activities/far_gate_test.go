@@ -95,19 +95,24 @@ func startsOf(t *testing.T, h *holder, n int) []time.Duration {
 }
 
 // TestALateAnswerMakesNoBurst: an answer with ten paced grants takes three
-// seconds. What it grants has come and gone; none of that is made up for.
+// seconds. What it grants has come and gone; none of that is made up for, be the
+// late leases handed back or, where the policy allows it, started.
 func TestALateAnswerMakesNoBurst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const spacing = 100 * time.Millisecond
-		h, link := far(t, policy.Gate{Requests: admission.Rate{Limit: 10, Per: time.Second, Burst: 1}, LookAhead: 5 * time.Second})
-		link.set(3*time.Second, false)
-		time.AfterFunc(3500*time.Millisecond, func() { link.set(time.Millisecond, false) })
-		at := startsOf(t, h, 20)
-		for i := 1; i < len(at); i++ {
-			assert.GreaterOrEqual(t, at[i]-at[i-1], spacing-spacingSlack(spacing), "start %d", i)
-		}
-		require.NoError(t, h.close(t.Context()))
-	})
+	for name, window := range map[string]time.Duration{"handed back": 0, "started late": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const spacing = 100 * time.Millisecond
+				h, link := far(t, policy.Gate{Requests: admission.Rate{Limit: 10, Per: time.Second, Burst: 1}, LookAhead: 5 * time.Second, StartWindow: window})
+				link.set(3*time.Second, false)
+				time.AfterFunc(3500*time.Millisecond, func() { link.set(time.Millisecond, false) })
+				at := startsOf(t, h, 20)
+				for i := 1; i < len(at); i++ {
+					assert.GreaterOrEqual(t, at[i]-at[i-1], spacing-spacingSlack(spacing), "start %d", i)
+				}
+				require.NoError(t, h.close(t.Context()))
+			})
+		})
+	}
 }
 
 // TestNothingStartsUnheard: a lease granted far ahead starts only by news that
