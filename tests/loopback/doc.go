@@ -15,6 +15,10 @@
 //	                                        |                     429 at once, Retry-After
 //	                                        v                     499 the caller left (never sent)
 //	GET  /stats/{run} <----------------- record
+//	GET  /count/{run}, /attempts/{run} <----+
+//
+// A run may also follow a [Script], which decides from an attempt's number what
+// becomes of it: refused, slow, or never answered.
 //
 // # Invariants
 //

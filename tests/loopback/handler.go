@@ -24,6 +24,9 @@ func (p *Provider) routes() http.Handler {
 		p.serveCall(w, req, req.Header.Get(HeaderRun))
 	})
 	mux.HandleFunc("GET /stats/{run}", p.serveStats)
+	mux.HandleFunc("GET /count/{run}", func(w http.ResponseWriter, req *http.Request) {
+		answer(w, http.StatusOK, p.Count(req.PathValue("run")))
+	})
 	mux.HandleFunc("GET /attempts/{run}", func(w http.ResponseWriter, req *http.Request) {
 		answer(w, http.StatusOK, p.Attempts(req.PathValue("run")))
 	})
@@ -44,7 +47,7 @@ type callAnswer struct {
 type errorAnswer struct {
 	Error struct {
 		Type    string `json:"type"`
-		Reason  string `json:"reason,omitempty"` // of an overload: "spacing" or "in_flight"
+		Reason  string `json:"reason,omitempty"` // of a refusal: "spacing", "in_flight" or "script"
 		Message string `json:"message"`
 	} `json:"error"`
 }
@@ -60,18 +63,18 @@ func (p *Provider) serveCall(w http.ResponseWriter, req *http.Request, label str
 		return
 	}
 	callID := req.Header.Get(HeaderCallID)
-	attempt, quota, verdict := run.arrive(p.now, label, callID, req.Header.Get(HeaderLease))
+	attempt, turn, verdict := run.arrive(p.now, label, callID, req.Header.Get(HeaderLease))
 	if verdict != accepted {
-		if quota.RetryAfter != "" {
-			w.Header().Set("Retry-After", quota.RetryAfter)
+		if turn.RetryAfter != "" {
+			w.Header().Set("Retry-After", turn.RetryAfter)
 		}
-		answerError(w, http.StatusTooManyRequests, "overloaded", string(verdict), refusal(verdict))
+		answerError(w, turn.Status, "overloaded", string(verdict), refusal(verdict))
 		p.ended(attempt)
 		return
 	}
 
 	status := http.StatusOK
-	if !p.serve(req, quota.ServeTime) {
+	if !p.serve(req, turn) {
 		status = statusAborted
 	}
 	// The place is freed before the answer is written: a caller that has its answer
@@ -93,13 +96,20 @@ func (p *Provider) serveCall(w http.ResponseWriter, req *http.Request, label str
 
 // serve takes as long as a call takes and reports whether the caller was there to
 // the end.
-func (p *Provider) serve(req *http.Request, d time.Duration) bool {
+func (p *Provider) serve(req *http.Request, turn Turn) bool {
 	if req.Body != nil {
 		// net/http notices that a client left only once the body has been read.
 		io.Copy(io.Discard, io.LimitReader(req.Body, maxBody))
 	}
-	if d > 0 {
-		t := time.NewTimer(d)
+	if turn.Hang {
+		select {
+		case <-req.Context().Done():
+		case <-p.done:
+		}
+		return false
+	}
+	if turn.ServeTime > 0 {
+		t := time.NewTimer(turn.ServeTime)
 		defer t.Stop()
 		select {
 		case <-t.C:
@@ -133,10 +143,13 @@ func (p *Provider) ended(a *Attempt) {
 }
 
 func refusal(v verdict) string {
-	if v == refusedSpacing {
+	switch v {
+	case refusedSpacing:
 		return "too soon after the last accepted request"
+	case refusedInFlight:
+		return "too many requests in flight"
 	}
-	return "too many requests in flight"
+	return "slow down"
 }
 
 func answer(w http.ResponseWriter, status int, body any) {

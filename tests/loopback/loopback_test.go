@@ -353,3 +353,49 @@ func TestTheContextOfStartEndsIt(t *testing.T) {
 	end()
 	<-p.done
 }
+
+// A script decides by number, within the quota; what it refuses takes no place and
+// moves no spacing.
+func TestScript(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(Quota{MaxInFlight: 1, Interval: 10 * time.Millisecond})
+		if err := p.SetScript("r", func(attempt int) Turn {
+			switch attempt {
+			case 1:
+				return Turn{Status: 503, RetryAfter: "0.2"}
+			case 2:
+				return Turn{ServeTime: time.Second}
+			case 4:
+				return Turn{Hang: true}
+			}
+			return Turn{}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		refused := call(t.Context(), p, "r", "a")
+		want(t, "status", refused.Code, 503)
+		want(t, "Retry-After", refused.Header().Get("Retry-After"), "0.2")
+		if !strings.Contains(refused.Body.String(), `"reason":"script"`) {
+			t.Errorf("body of a refusal: %s", refused.Body)
+		}
+		var slow sync.WaitGroup
+		slow.Go(func() { want(t, "status", call(t.Context(), p, "r", "a").Code, 200) })
+		synctest.Wait()
+		time.Sleep(10 * time.Millisecond)
+		want(t, "the quota comes first", call(t.Context(), p, "r", "b").Code, 429)
+		slow.Wait()
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		call(ctx, p, "r", "c") // hangs until its caller leaves
+		want(t, "served after the hang", call(t.Context(), p, "r", "d").Code, 200)
+		attempts := p.Attempts("r")
+		want(t, "attempts", len(attempts), 5)
+		want(t, "accepted", attempts[0].Accepted(), false)
+		want(t, "recorded Retry-After", attempts[0].RetryAfter, "0.2")
+		want(t, "aborted", attempts[3].Aborted(), true)
+		want(t, "hung for", attempts[3].Ended-attempts[3].Arrived, time.Minute)
+		want(t, "count", p.Count("r"), Count{WireAttempts: 5, Completed: 2, Overloads: 1})
+		want(t, "count of an unknown run", p.Count("x"), Count{})
+	})
+}

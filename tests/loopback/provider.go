@@ -42,6 +42,24 @@ type Quota struct {
 	RetryAfter string
 }
 
+// Turn is what becomes of one attempt that the quota lets in.
+type Turn struct {
+	// Status other than 0 and 200 refuses the attempt at once: it takes no place
+	// and moves no spacing.
+	Status int
+	// RetryAfter is that header of a refusal, as it is. "": no header.
+	RetryAfter string
+	// ServeTime is how long the call takes; 0 or less: answered at once.
+	ServeTime time.Duration
+	// Hang serves the call until its caller leaves: it is never answered.
+	Hang bool
+}
+
+// Script decides what becomes of a run's attempts from their number, 1 for the
+// first to arrive: so a run can be repeated. It is called under the run's lock,
+// for attempts in the order of their numbers, and must not block.
+type Script func(attempt int) Turn
+
 // Provider is an [http.Handler] that judges calls against a quota, run by run,
 // and records what it saw. Make one with [New]. Safe for concurrent use.
 type Provider struct {
@@ -146,6 +164,22 @@ func (p *Provider) SetQuota(run string, q Quota) error {
 	r.quota = q
 	return nil
 }
+
+// SetScript has a run follow a script from now on, within its quota. nil: none.
+// The errors are those of SetQuota.
+func (p *Provider) SetScript(run string, s Script) error {
+	r, err := p.openRun(run)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.script = s
+	return nil
+}
+
+// Epoch is what every recorded instant is measured from.
+func (p *Provider) Epoch() time.Time { return p.epoch }
 
 // openRun returns the run of that label, a new one if there is none yet.
 func (p *Provider) openRun(label string) (*run, error) {

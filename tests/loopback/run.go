@@ -24,11 +24,15 @@ type Attempt struct {
 	Arrived  time.Duration // when it was judged
 	Ended    time.Duration // when its answer was ready or its caller had left; 0 while it is served
 	InFlight int           // how many others were being served when it arrived
-	Status   int           // 0 while it is served, then 200, 429, or 499 if the caller left
+	Status   int           // 0 while it is served, then 200, 429, what the script says, or 499 if the caller left
+	// RetryAfter is the Retry-After header of a refusal, "" if it had none.
+	RetryAfter string
 }
 
 // Accepted reports whether the attempt was let in, whatever became of it.
-func (a *Attempt) Accepted() bool { return a.Status != http.StatusTooManyRequests }
+func (a *Attempt) Accepted() bool {
+	return a.Status == statusServing || a.Status == http.StatusOK || a.Status == statusAborted
+}
 
 // Aborted reports whether the attempt was let in and its caller left.
 func (a *Attempt) Aborted() bool { return a.Status == statusAborted }
@@ -40,6 +44,7 @@ const (
 	accepted        verdict = ""
 	refusedSpacing  verdict = "spacing"
 	refusedInFlight verdict = "in_flight"
+	refusedByScript verdict = "script"
 )
 
 // A callKey stands for a call ID, so that a run's memory doesn't depend on how
@@ -50,6 +55,7 @@ type callKey [16]byte
 type run struct {
 	mu       sync.Mutex // guards all that follows; held for a decision only
 	quota    Quota
+	script   Script // nil: none
 	inFlight int
 	accepted time.Duration // arrival of the last accepted attempt
 	any      bool          // whether there was one
@@ -60,8 +66,9 @@ type run struct {
 }
 
 // arrive judges an attempt and records it. clock is read under the lock: the
-// order of arrivals and the order of decisions are the same.
-func (r *run) arrive(clock func() time.Duration, label, callID, lease string) (*Attempt, Quota, verdict) {
+// order of arrivals and the order of decisions are the same. The turn is the
+// script's where it has one, else that of the quota.
+func (r *run) arrive(clock func() time.Duration, label, callID, lease string) (*Attempt, Turn, verdict) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := clock()
@@ -74,14 +81,24 @@ func (r *run) arrive(clock func() time.Duration, label, callID, lease string) (*
 		InFlight: r.inFlight,
 	}
 	v := r.judge(now)
+	turn := Turn{Status: http.StatusTooManyRequests, RetryAfter: r.quota.RetryAfter, ServeTime: r.quota.ServeTime}
+	if v == accepted {
+		turn = Turn{ServeTime: r.quota.ServeTime}
+		if r.script != nil {
+			turn = r.script(a.Seq)
+		}
+		if turn.Status != 0 && turn.Status != http.StatusOK {
+			v = refusedByScript
+		}
+	}
 	if v == accepted {
 		r.accepted, r.any = now, true
 		r.inFlight++
 	} else {
-		a.Status, a.Ended = http.StatusTooManyRequests, now
+		a.Status, a.RetryAfter, a.Ended = turn.Status, turn.RetryAfter, now
 	}
 	r.record(a)
-	return a, r.quota, v
+	return a, turn, v
 }
 
 func (r *run) judge(now time.Duration) verdict {

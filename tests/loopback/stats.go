@@ -45,6 +45,25 @@ func (p *Provider) Stats(run string) Stats {
 	return r.snapshot()
 }
 
+// Count is how far a run is: what Stats says that costs nothing to find out.
+type Count struct {
+	WireAttempts int `json:"wire_attempts"`
+	Completed    int `json:"completed"`
+	Overloads    int `json:"overloads"`
+	InFlight     int `json:"in_flight"`
+}
+
+// Count returns how far a run is; the zero value for a run that nobody has named.
+func (p *Provider) Count(run string) Count {
+	r := p.findRun(run)
+	if r == nil {
+		return Count{}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Count{WireAttempts: r.stats.attempts, Completed: r.stats.completed, Overloads: r.stats.overloads, InFlight: r.inFlight}
+}
+
 // Attempts returns the recorded attempts of a run, copied, in the order of their
 // arrival. Those still being served have Status 0.
 func (p *Provider) Attempts(run string) []Attempt {
