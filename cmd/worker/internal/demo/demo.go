@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/client"
 
+	"sluice/cmd/worker/internal/child"
 	"sluice/tests/loopback"
 )
 
@@ -41,7 +41,7 @@ type Options struct {
 // Demo runs the demonstration. Not safe for concurrent use.
 type Demo struct {
 	o         Options
-	processes []*process
+	processes []*child.Process
 }
 
 // New makes a demonstration. Close it, whatever Run returned.
@@ -69,10 +69,10 @@ func (d *Demo) Run(ctx context.Context) ([]Row, error) {
 // Close tells the worker processes to drain, and returns when all are gone.
 func (d *Demo) Close() {
 	for _, p := range d.processes {
-		p.askToStop()
+		p.AskToStop()
 	}
 	for _, p := range d.processes {
-		p.wait()
+		p.Wait()
 	}
 	d.processes = nil
 }
@@ -96,8 +96,8 @@ func (d *Demo) run(ctx context.Context, p plan) (Row, error) {
 	for i, process := range d.processes {
 		go func() {
 			select {
-			case <-process.done:
-				died <- fmt.Errorf("worker process %d ended by itself: %w", i+1, process.ended())
+			case <-process.Done():
+				died <- fmt.Errorf("worker process %d ended by itself: %w", i+1, process.Ended())
 			case <-ctx.Done():
 			}
 		}()
@@ -138,14 +138,14 @@ func (d *Demo) startProcesses(ctx context.Context, p plan) error {
 		Provider: d.o.Provider.URL(), Verbose: d.o.Verbose,
 	}
 	for range d.o.Experiment.Processes {
-		process, err := startProcess(d.o.Program, o, d.o.Stderr)
+		process, err := child.Start(d.o.Program, o, d.o.Stderr)
 		if err != nil {
 			return fmt.Errorf("worker process: %w", err)
 		}
 		d.processes = append(d.processes, process)
 	}
 	for i, process := range d.processes {
-		if _, err := process.waitUntilReady(ctx); err != nil {
+		if _, err := process.Line(ctx); err != nil {
 			return fmt.Errorf("worker process %d: %w", i+1, err)
 		}
 	}
@@ -184,5 +184,3 @@ func (d *Demo) taskQueue(p plan) string { return "demo/" + d.o.Experiment.Name +
 func Gated(rows []Row) []Row {
 	return slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return r.Gate == "" })
 }
-
-var errEnded = errors.New("exit status 0")

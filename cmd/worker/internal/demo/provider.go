@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"sluice/cmd/worker/internal/child"
 	"sluice/tests/loopback"
 )
 
@@ -16,7 +17,7 @@ import (
 // else the machine does, an arrival is taken down when it arrives.
 type Provider struct {
 	url     string
-	process *process
+	process *child.Process
 }
 
 // providerOrder is what the process reads first from its standard input.
@@ -28,12 +29,12 @@ type providerOrder struct {
 // StartProvider starts the provider on a free port. program starts the process: a
 // path and arguments; it must call ServeProvider. ctx bounds the start.
 func StartProvider(ctx context.Context, program []string, e *Experiment, ip string, stderr io.Writer) (*Provider, error) {
-	process, err := startProcess(program, providerOrder{IP: ip, Experiment: e.Name}, stderr)
+	process, err := child.Start(program, providerOrder{IP: ip, Experiment: e.Name}, stderr)
 	if err != nil {
 		return nil, fmt.Errorf("provider: %w", err)
 	}
 	p := &Provider{process: process}
-	if p.url, err = process.waitUntilReady(ctx); err != nil {
+	if p.url, err = process.Line(ctx); err != nil {
 		p.Close()
 		return nil, fmt.Errorf("provider: %w", err)
 	}
@@ -70,8 +71,8 @@ func (p *Provider) Stats(ctx context.Context, run string) (s loopback.Stats, err
 
 // Close ends the provider and what it is serving.
 func (p *Provider) Close() {
-	p.process.askToStop()
-	p.process.wait()
+	p.process.AskToStop()
+	p.process.Wait()
 }
 
 // ServeProvider is the provider's process. It says on stdout where it listens and

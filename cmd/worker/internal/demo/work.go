@@ -17,6 +17,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"sluice/activities"
+	"sluice/cmd/worker/internal/child"
 	"sluice/policy"
 	"sluice/tests/loopback"
 	"sluice/worker"
@@ -60,7 +61,7 @@ func Work(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error 
 		stop()
 	}()
 	context.AfterFunc(ctx, func() {
-		time.AfterFunc(drainTimeout, func() { os.Exit(1) }) // nobody may be left to kill it
+		time.AfterFunc(child.DrainTimeout, func() { os.Exit(1) }) // nobody may be left to kill it
 	})
 
 	plugin, err := o.plugin()
