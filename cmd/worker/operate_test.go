@@ -229,3 +229,17 @@ func TestValuesAreThoseOfAPolicyFile(t *testing.T) {
 		"budgets": `[{"limit":90000,"per":"1m","unit":"tokens"}]`, "requests": `{"limit":5,"per":"1s"}`, "a": `""`, "b": `"010"`, "c": `"="`,
 	}, got)
 }
+
+// TestTheOperationsPage names every command that looks at gates or changes them,
+// and every field that can be set.
+func TestTheOperationsPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	p := &program{}
+	for _, c := range append(p.operateCommands(), p.gatesCommand(), p.describeCommand(), p.watchCommand()) {
+		assert.Contains(t, string(page), "worker "+c.Name())
+	}
+	for _, field := range policy.Settable() {
+		assert.Contains(t, string(page), "`"+field+"`")
+	}
+}
