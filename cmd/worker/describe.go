@@ -99,7 +99,7 @@ func (v view) pacing() string { return rateText(v.InForce.Requests, 1) }
 // rateText is a rate in a few words.
 func rateText(r admission.Rate, burst int64) string {
 	if r.IsZero() {
-		return "none"
+		return "off"
 	}
 	text := fmt.Sprintf("%d per %s", r.Limit, shortDuration(r.Per))
 	if r.Burst != burst {

@@ -76,7 +76,11 @@ func newStage(t *testing.T, g policy.Gate) *stage {
 	require.NoError(t, w.Start())
 	s.gate, s.gates, s.client = pol.Gates()[0], plugin.Gates(), c
 	s.stop = sync.OnceFunc(w.Stop)
-	t.Cleanup(func() { s.stop(); c.Close() })
+	t.Cleanup(func() {
+		s.stop()
+		_ = c.TerminateWorkflow(context.Background(), s.gate.WorkflowID(), "", "the test is over") // so that its name is free; it may have ended
+		c.Close()
+	})
 	return s
 }
 
@@ -196,7 +200,7 @@ func TestGatesAndDescribe(t *testing.T) {
 		return strings.Contains(table, "#busy") && strings.Contains(table, "#idle")
 	}, 20*time.Second, 50*time.Millisecond)
 	assert.Regexp(t, `(?m)^GATE +STATE +IN USE +QUEUE +PACING +HOLDERS$`, table)
-	assert.Regexp(t, `(?m)^loopback@.*#busy +open +1/1 +1 +none +1$`, table)
+	assert.Regexp(t, `(?m)^loopback@.*#busy +open +1/1 +1 +off +1$`, table)
 	var listed []listedGate
 	require.NoError(t, json.Unmarshal([]byte(one.does("gates", "-o", "json")), &listed))
 	found := false
