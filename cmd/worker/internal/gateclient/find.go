@@ -46,7 +46,7 @@ func Match(name string, gates []string, namespace string) (string, error) {
 	case len(fitting) > 1:
 		return "", fmt.Errorf("%q may be %s; say more of it", name, list(fitting))
 	case len(gates) == 0:
-		return "", fmt.Errorf("no gate runs in namespace %s; one starts with the first call that it admits", namespace)
+		return "", fmt.Errorf("no gate %q runs in namespace %s, nor any other; one starts with the first call that it admits", name, namespace)
 	}
 	return "", fmt.Errorf("no gate %q runs in namespace %s; there is %s", name, namespace, list(gates))
 }

@@ -37,7 +37,7 @@ func TestMatch(t *testing.T) {
 		assert.EqualError(t, err, says)
 	}
 	_, err := Match("openai", nil, "tests")
-	assert.EqualError(t, err, "no gate runs in namespace tests; one starts with the first call that it admits")
+	assert.EqualError(t, err, `no gate "openai" runs in namespace tests, nor any other; one starts with the first call that it admits`)
 
 	var many []string
 	for n := range 20 {
