@@ -46,17 +46,14 @@ func settleAtRandom(seed uint64) (inFlight int, used float64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	h, err := s.Register(testEpoch, "h", 1)
-	if err != nil {
-		return 0, 0, err
-	}
 	bias := pick(rng, 0.3, 1, 2) // calls that cost less, as much, more than estimated
 	calls := map[uint64]*settledCall{}
 	var order []*settledCall
 	now := testEpoch
 	for len(order) < 400 {
 		now = now.Add(time.Duration(rng.Int64N(int64(50 * time.Millisecond))))
-		if h, err = s.Register(now, "h", 1); err != nil { // it is there
+		h, err := s.Register(now, "h", 1) // it is there
+		if err != nil {
 			return 0, 0, err
 		}
 		for range rng.IntN(4) {
