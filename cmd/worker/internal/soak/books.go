@@ -26,8 +26,7 @@ type books struct {
 	uncooled []string               // overloads that the gate took in and made no cooldown of
 	due      []dueCooldown          // to be seen at the next look
 	submitted,
-	granted,
-	refused int
+	granted int
 }
 
 // leaseID is what an attempt names.
@@ -255,7 +254,6 @@ func (b *books) see(at time.Time, l *look) {
 		last := h.noticed
 		for _, r := range seen.refusals {
 			if t := h.tickets[r.Number]; r.Notice > last && t != nil {
-				b.refused++
 				b.end(t)
 			}
 			h.noticed = max(h.noticed, r.Notice)
@@ -384,14 +382,4 @@ func (b *books) reclaimed(holder string, from time.Time) (at time.Time, had bool
 		}
 	}
 	return time.Time{}, had
-}
-
-// parked reports how many tickets nobody came back for.
-func (b *books) parked() (n int) {
-	for _, t := range b.queue {
-		if t.holder == nil {
-			n++
-		}
-	}
-	return n
 }

@@ -3,7 +3,6 @@ package soak
 import (
 	"context"
 	"errors"
-	"maps"
 	"sync"
 	"time"
 
@@ -99,7 +98,9 @@ func (l *load) runBatch(ctx context.Context, b *Batch) error {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.open--
-			maps.Copy(l.ended, out.Ended)
+			for _, e := range out.Ended {
+				l.ended[e.Call] = e.Error
+			}
 			return nil
 		}
 		select {

@@ -122,8 +122,7 @@ type soak struct {
 	load   *load
 	gateID string
 	began  time.Time
-	struck int // faults
-	events int
+	events int // in the gate's histories
 
 	progress Progress
 }

@@ -104,7 +104,13 @@ func Work(stdin io.Reader, stdout, stderr io.Writer) error {
 // Outcome is a batch's result: the calls that didn't complete, each with its own
 // error.
 type Outcome struct {
-	Ended map[string]string `json:"ended,omitempty"`
+	Ended []Ended `json:"ended,omitempty"`
+}
+
+// Ended is a call that ended with its own error.
+type Ended struct {
+	Call  string `json:"call"`
+	Error string `json:"error"`
 }
 
 // makeBatch makes a batch's calls: single ones are activities that know nothing of
@@ -115,7 +121,7 @@ func makeBatch(ctx workflow.Context, b Batch) (Outcome, error) {
 		HeartbeatTimeout:    beat, WaitForCancellation: true,
 		RetryPolicy: &temporal.RetryPolicy{InitialInterval: firstPause, BackoffCoefficient: 2, MaximumInterval: longestPause, MaximumAttempts: tries},
 	})
-	out := Outcome{Ended: map[string]string{}}
+	var out Outcome
 	singles := make([]workflow.Future, b.Single)
 	for i := range singles {
 		own := ctx
@@ -138,7 +144,7 @@ func makeBatch(ctx workflow.Context, b Batch) (Outcome, error) {
 	}
 	for i, call := range singles {
 		if err := call.Get(ctx, nil); err != nil {
-			out.Ended[b.singleID(i)] = err.Error()
+			out.Ended = append(out.Ended, Ended{b.singleID(i), err.Error()})
 		}
 	}
 	for _, one := range many {
@@ -146,9 +152,7 @@ func makeBatch(ctx workflow.Context, b Batch) (Outcome, error) {
 		if err := one.Get(ctx, &done); err != nil {
 			return out, err // of its calls nobody knows: they are lost
 		}
-		for id, text := range done.Ended {
-			out.Ended[id] = text
-		}
+		out.Ended = append(out.Ended, done.Ended...)
 	}
 	return out, nil
 }
@@ -159,19 +163,16 @@ type series struct{ base http.RoundTripper }
 
 // progress is how far a series is; it is its heartbeat and its result.
 type progress struct {
-	Next  int               `json:"next"`
-	Ended map[string]string `json:"ended,omitempty"`
+	Next  int     `json:"next"`
+	Ended []Ended `json:"ended,omitempty"`
 }
 
 func (s *series) make(ctx context.Context, b Batch, n int) (progress, error) {
-	p := progress{Ended: map[string]string{}}
+	var p progress
 	if activity.HasHeartbeatDetails(ctx) {
 		if err := activity.GetHeartbeatDetails(ctx, &p); err != nil {
 			return p, err
 		}
-	}
-	if p.Ended == nil {
-		p.Ended = map[string]string{}
 	}
 	c := &http.Client{Transport: &activities.Transport{Base: s.base, LeaseHeader: loopback.HeaderLease}}
 	for ; p.Next < b.Calls; p.Next++ {
@@ -182,7 +183,7 @@ func (s *series) make(ctx context.Context, b Batch, n int) (progress, error) {
 			return p, errors.Join(err, context.Cause(ctx))
 		}
 		if err != nil {
-			p.Ended[id] = err.Error()
+			p.Ended = append(p.Ended, Ended{id, err.Error()})
 		}
 	}
 	return p, nil
