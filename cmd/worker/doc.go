@@ -6,6 +6,8 @@
 //	worker server         Temporal server and web UI
 //	worker provider       a provider with a real quota, to call instead of a paid one
 //	worker run            a worker with the plugin, on any Temporal cluster
+//	worker soak           workers and the server killed under load, and judged
+//	worker schema         JSON Schema of the policy file
 //	worker validate FILE  the faults of a policy file, or the effective policy
 //	worker gates          the gates that run in a namespace
 //	worker describe GATE  one of them: limits, leases, queue with reasons, cooldown
@@ -20,7 +22,7 @@
 //   - With --json, the last line of standard output is one JSON object.
 //   - An error is one line, "worker: ...", that says what to do; of a policy with
 //     faults, one line each. Exit status 2 is a mistake in the command line, 1 any
-//     other error, 130 a `dev --once` that was interrupted before it had a result.
+//     other error, 130 a `dev --once` or a `soak` that was interrupted before it had a result.
 //   - An operator's act ends when the gate has done it; exit status 1 if the gate
 //     refused it or nobody answered. It is done once, however often it was sent.
 //   - Ctrl-C or SIGTERM: activities drain, leases are given back, the database is

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"time"
 
 	"go.temporal.io/server/common/cluster"
 	serverconfig "go.temporal.io/server/common/config"
@@ -123,6 +124,10 @@ func dynamicConfig(defaults bool) dynamicconfig.Client {
 	// poller miss each other.
 	c[dynamicconfig.MatchingNumTaskqueueReadPartitions.Key()] = 1
 	c[dynamicconfig.MatchingNumTaskqueueWritePartitions.Key()] = 1
+
+	// A worker process that is gone leaves task queues of its own behind, which are
+	// looked after for five minutes by default.
+	c[dynamicconfig.MatchingMaxTaskQueueIdleTime.Key()] = 20 * time.Second
 
 	// Rate limits protect tenants of a cluster from one another. Limits that a design
 	// has to live with anywhere (updates in flight, sizes) stay at their defaults.
