@@ -132,7 +132,9 @@ func TestSignalsComeFirst(t *testing.T) {
 		raw, err := workflows.Encode(s.next(func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{ticket(1, 0, 0)} }), false)
 		require.NoError(t, err)
 		s.signal(workflows.SignalExchange, raw)
-		go func() { answers <- s.exchange(func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{ticket(2, 0, 0)} }) }()
+		go func() {
+			answers <- s.exchange(func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{ticket(2, 0, 0)} })
+		}()
 	}
 	<-time.After(500 * time.Millisecond) // for the updates to reach the server; one that hasn't proves less
 	start(t, ts, worker.Options{Policy: pol}, sdkworker.Options{}, register)
