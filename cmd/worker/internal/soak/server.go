@@ -80,12 +80,12 @@ type server struct {
 func startServer(ctx context.Context, program []string, o serverOrder, stderr io.Writer) (*server, error) {
 	process, err := child.Start(program, o, stderr)
 	if err != nil {
-		return nil, fmt.Errorf("Temporal server: %w", err)
+		return nil, fmt.Errorf("the Temporal server: %w", err)
 	}
 	address, err := process.Line(ctx)
 	if err != nil {
 		process.Kill()
-		return nil, fmt.Errorf("Temporal server: %w", err)
+		return nil, fmt.Errorf("the Temporal server: %w", err)
 	}
 	return &server{process, address}, nil
 }
