@@ -377,17 +377,19 @@ func TestDevOnce(t *testing.T) {
 }
 
 // TestDevSix: six calls at once, all within the cap, that only their spacing
-// brings through. In how little time is judged with SLUICE_TIMING=strict.
+// brings through. Without it they fail where their attempts come as fast as they
+// should; that, and how little time the spacing takes, is judged with
+// SLUICE_TIMING=strict.
 func TestDevSix(t *testing.T) {
 	out := demonstrate(t, "--experiment", "six")
 	require.Len(t, out.Rows, 2)
 	limited, paced := out.Rows[0], out.Rows[1]
 	assert.Equal(t, []string{"cap", "cap+pacing"}, []string{limited.Name, paced.Name})
-	assert.Less(t, limited.Completed, 6)
 	assert.Positive(t, limited.Overloads)
 	assert.Equal(t, 6, paced.Completed)
 	assert.GreaterOrEqual(t, paced.ElapsedS, 1.3)
 	if os.Getenv("SLUICE_TIMING") == "strict" && !raceDetector {
+		assert.Less(t, limited.Completed, 6)
 		assert.Zero(t, paced.Overloads)
 		assert.Equal(t, 6, paced.WireAttempts)
 		assert.LessOrEqual(t, paced.ElapsedS, 1.9)
