@@ -3,8 +3,6 @@ package activities
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -58,8 +56,6 @@ type durableLink struct {
 	workflowID string
 	gate       policy.Gate
 	body       []byte
-
-	signalsUntil atomic.Int64 // wall time in ns, while updates are contended
 }
 
 // rpcTimeout bounds one try of any call; a try that ran out goes out again
@@ -86,34 +82,14 @@ func (l *durableLink) exchange(ctx context.Context, x *contract.Exchange) (*cont
 	defer cancel()
 	var a *contract.Answer
 	err := l.started(ctx, func() (err error) {
-		if l.Transport == TransportSignal || l.Transport == TransportMixed && x.Seq%2 == 0 || l.contended() {
+		if l.Transport == TransportSignal || l.Transport == TransportMixed && x.Seq%2 == 0 {
 			a, err = l.exchangeBySignal(ctx, x)
-			return err
-		}
-		a, err = l.update(ctx, workflows.UpdateExchange, exchangeID(x), x)
-		if tooMany(err) {
-			l.signalsUntil.Store(time.Now().Add(contention/2 + rand.N(contention)).UnixNano())
+		} else {
+			a, err = l.update(ctx, workflows.UpdateExchange, exchangeID(x), x)
 		}
 		return err
 	})
 	return a, err
-}
-
-// contention is about how long exchanges go by signal after the server refused or
-// aborted an update. With one more than the ten that it takes in flight it aborts
-// them all, and hosts lose their place: many holders that try again by update keep
-// that going, while signals are taken by any number.
-const contention = 4 * time.Second
-
-func (l *durableLink) contended() bool { return time.Now().UnixNano() < l.signalsUntil.Load() }
-
-// tooMany reports whether a message was refused for load, or aborted with others.
-func tooMany(err error) bool {
-	switch err.(type) {
-	case *serviceerror.ResourceExhausted, *serviceerror.Unavailable:
-		return true
-	}
-	return false
 }
 
 func exchangeID(x *contract.Exchange) string {
@@ -135,7 +111,7 @@ func (l *durableLink) started(ctx context.Context, call func() error) error {
 
 // classify marks what the server refused for load.
 func classify(err error) error {
-	if tooMany(err) {
+	if _, busy := err.(*serviceerror.ResourceExhausted); busy {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
 	return err
@@ -291,9 +267,6 @@ const waitFor = 30 * time.Second
 func (l *durableLink) wait(ctx context.Context, w *contract.Wait) (*contract.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitFor)
 	defer cancel()
-	if l.Transport == TransportUpdate && l.contended() {
-		return nil, errRefused
-	}
 	if l.Transport == TransportUpdate {
 		return l.update(ctx, workflows.UpdateWait, uuid.NewString(), w)
 	}

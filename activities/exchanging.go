@@ -75,8 +75,6 @@ func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
 	switch {
 	case h.spacing > 0 && len(h.reserved) > 0 && h.clock.unsure():
 		due = 0 // better know the time before the first start
-	case h.asked:
-		due = 0 // a lease is due, and a cooldown may have come since
 	case news:
 		due = max(h.unhurriedLocked(now), 0)
 	case len(h.tickets) > 0 && !h.comeAgain.IsZero():

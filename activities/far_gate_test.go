@@ -115,46 +115,8 @@ func TestALateAnswerMakesNoBurst(t *testing.T) {
 	}
 }
 
-// TestNothingStartsUnheard: a lease granted far ahead starts only by news that
-// is no older than 250 ms. Meanwhile a pause has come, and nobody told.
-func TestNothingStartsUnheard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h, link := far(t, policy.Gate{Requests: admission.Rate{Limit: 1, Per: 2 * time.Second, Burst: 1}, LookAhead: 10 * time.Second})
-		started := make(chan struct{}, 2)
-		for range 2 {
-			go func() {
-				if l, err := h.Acquire(t.Context(), Request{}); err == nil {
-					started <- struct{}{}
-					l.Release()
-				}
-			}()
-		}
-		<-started // the first; the second is reserved for two seconds later
-		time.Sleep(time.Second)
-		link.gate.mu.Lock()
-		link.gate.s.Pause(link.gate.now(), "test")
-		link.gate.mu.Unlock()
-		h.mu.Lock()
-		require.Len(t, h.reserved, 1)
-		h.comeAgain = time.Now().Add(time.Hour) // a promise that nobody keeps
-		h.mu.Unlock()
-		time.Sleep(3 * time.Second)
-		select {
-		case <-started:
-			t.Fatal("a start in the pause")
-		default:
-		}
-		link.gate.mu.Lock()
-		link.gate.s.Resume(link.gate.now())
-		link.gate.mu.Unlock()
-		<-started
-		require.NoError(t, h.close(t.Context()))
-	})
-}
-
-// TestAWayLongerThanTheNewsMayBe: where every answer is older than that when it
-// comes, leases start all the same, by the answer to having asked.
-func TestAWayLongerThanTheNewsMayBe(t *testing.T) {
+// TestALongWay: where every answer takes 400 ms, paced leases start all the same.
+func TestALongWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, link := far(t, policy.Gate{Requests: admission.Rate{Limit: 1, Per: time.Second, Burst: 1}})
 		link.set(400*time.Millisecond, false)

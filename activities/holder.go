@@ -65,9 +65,6 @@ type holder struct {
 	sendBody    bool
 	conflict    *Error
 	cooldown    admission.Instant
-	heard       admission.Instant // gate time as of which cooldown and paused are known
-	heardAt     time.Time         // when that arrived
-	asked       bool              // a due lease waits to hear
 	expected    admission.Instant // the cooldown that releases on their way will make
 	untold      chan struct{}     // closed when the gate has answered all releases; nil: it has
 	paused      bool
@@ -339,15 +336,6 @@ func (h *holder) insertReservedLocked(t *ticket) {
 	h.reserved = slices.Insert(h.reserved, i, t)
 }
 
-// maxUnheard is how old the news of its gate may be by which a holder starts a
-// lease: nothing starts later than that after a cooldown or a pause. A holder
-// whose news are older asks first. News that have justArrived will do, however
-// long their way was: the next ones would be as old.
-const (
-	maxUnheard  = 250 * time.Millisecond
-	justArrived = 10 * time.Millisecond
-)
-
 // startDueLocked starts the leases whose time has come, in order, never two
 // closer together than the gate's spacing, and hands back those that are late.
 func (h *holder) startDueLocked() {
@@ -373,11 +361,6 @@ func (h *holder) startDueLocked() {
 		if at > now {
 			h.armLocked(at.Sub(now))
 			return
-		}
-		if now.Sub(h.heard) > maxUnheard && time.Since(h.heardAt) > justArrived {
-			h.asked = true
-			h.wakeLocked()
-			return // until the answer comes
 		}
 		h.reserved = h.reserved[1:]
 		t.started, t.startAt = true, now
@@ -593,9 +576,6 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 	if a.StateCounter >= h.counter {
 		h.counter = a.StateCounter
 		h.cooldown, h.paused, h.loose = admission.Instant(a.Cooldown.GetUntil()), a.Paused, a.HandBackTo
-		if at := admission.Instant(a.Now); at >= h.heard {
-			h.heard, h.heardAt, h.asked = at, arrived, false
-		}
 		h.spacing, h.window = time.Duration(a.Spacing), time.Duration(a.StartWindow)
 		h.mayWait, h.depth, h.known = a.MayWait, a.Depth, int(a.Holders)
 		h.notBefore = arrived.Add(h.clock.until(admission.Instant(a.NotBefore)))
