@@ -239,7 +239,7 @@ func TestRetryWithoutASlot(t *testing.T) {
 			delay := pending.LastFailure.GetApplicationFailureInfo().GetNextRetryDelay().AsDuration()
 			assert.Greater(t, delay, time.Second)
 			assert.LessOrEqual(t, delay, 2*time.Second)
-			assert.Equal(t, uint64(2), st.Counters.Admissions)
+			assert.Equal(t, uint64(2), st.Counters.Admissions-st.Counters.HandBacks)
 			require.NotNil(t, st.Cooldown)
 			assert.Equal(t, int32(503), st.Cooldown.Status)
 		})

@@ -128,7 +128,7 @@ func TestSecretsStayOut(t *testing.T) {
 	assert.Equal(t, workflows.ErrTypeQueueTimeout, failed.Type())
 	st := status(t, c, gate)
 	assert.EqualValues(t, 1, st.Counters.Overloads)
-	assert.EqualValues(t, 4, st.Counters.Admissions)
+	assert.EqualValues(t, 4, st.Counters.Admissions-st.Counters.HandBacks)
 
 	found := map[string]string{"error of a refused request": err.Error(), "gate ID": gate.ID(), "workflow ID": gate.WorkflowID()}
 	encoded, err := json.Marshal(st)
