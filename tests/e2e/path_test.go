@@ -74,7 +74,9 @@ func TestTheWholePath(t *testing.T) {
 		if round == 0 { // before the history continues in another run
 			arrivals, grants := orderOf(t, ctx, c, gate.WorkflowID())
 			assert.Len(t, arrivals, 240)
-			assert.Equal(t, arrivals, grants, "grants in the order of arrival at the gate")
+			if !raceDetector { // under it a holder may be so late that others may go on past it
+				assert.Equal(t, arrivals, grants, "grants in the order of arrival at the gate")
+			}
 		}
 		if late = lateStarts(p.attempts(label)); len(late) == 0 || raceDetector {
 			break
