@@ -87,13 +87,13 @@ func (a *attempt) ends(u acquireUse) {
 // giveBackKept ends the leases that were kept for another attempt where none
 // comes. err is the activity's, as Temporal sees it.
 func (a *attempt) giveBackKept(ctx context.Context, info activity.Info, err error) {
-	if a.comesBack(ctx, info, err) {
-		return
-	}
 	a.mu.Lock()
 	kept := a.kept
 	a.kept = nil
 	a.mu.Unlock()
+	if len(kept) == 0 || a.comesBack(ctx, info, err) {
+		return
+	}
 	for _, l := range kept {
 		l.ReleaseWith(Feedback{Outcome: Failed, Asked: -1}) // what it learned has been said
 	}

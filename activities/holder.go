@@ -626,8 +626,9 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 // rulesLocked takes in the rules of the gate's run. A run of older rules that
 // follows one which kept leases has ended what nobody uses.
 func (h *holder) rulesLocked(rules admission.Rules) {
+	was := h.rules
 	h.rules = rules
-	if rules >= 2 {
+	if was < 2 || rules >= 2 {
 		return
 	}
 	for _, t := range h.tickets {
