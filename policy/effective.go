@@ -55,7 +55,7 @@ func (g *Gate) remark(name string) string {
 	case mappingForm:
 		zero = limitForm.zero // of a rate
 	}
-	if !slices.Contains([]string{"0", durationText(0), string(jsonOf(rateMapping(admission.Rate{})))}, textOf(k.value(g))) {
+	if !slices.Contains([]string{"0", DurationText(0), string(jsonOf(rateMapping(admission.Rate{})))}, textOf(k.value(g))) {
 		zero = ""
 	}
 	switch origin := g.origin(name); {

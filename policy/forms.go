@@ -61,7 +61,7 @@ type durationForm struct {
 }
 
 func (f durationForm) allowed() string {
-	return fmt.Sprintf("%s%s to %s, such as 1m30s", durationText(f.least), meaning(f.zero), durationText(f.most))
+	return fmt.Sprintf("%s%s to %s, such as 1m30s", DurationText(f.least), meaning(f.zero), DurationText(f.most))
 }
 
 // durationPattern is what time.ParseDuration reads, without a minus sign.

@@ -49,7 +49,7 @@ func (k key) without() string {
 	}
 	d := k.defaultValue()
 	switch {
-	case d == nil && (k.unset == "off" || k.unset == "none"), d == int64(0), d == durationText(0):
+	case d == nil && (k.unset == "off" || k.unset == "none"), d == int64(0), d == DurationText(0):
 		return limitIsOff
 	case d == nil:
 		return "its default holds: " + k.unset
@@ -303,7 +303,7 @@ func durationKey(f field, of func(*Gate) *time.Duration) key {
 		read: func(r *reader, at spot, g *Gate) { *of(g), _ = r.duration(at, form) },
 		value: func(g *Gate) any {
 			if d := *of(g); d != 0 || form.least <= 0 {
-				return durationText(d)
+				return DurationText(d)
 			}
 			return nil
 		}}
@@ -323,7 +323,7 @@ func switchKey(f field, of func(*Gate) *time.Duration) key {
 		},
 		value: func(g *Gate) any {
 			if d := *of(g); d != 0 {
-				return durationText(max(0, d))
+				return DurationText(max(0, d))
 			}
 			return nil
 		}}
@@ -443,7 +443,7 @@ func (r *reader) lookAheadBelowTTL(at spot, values map[string]spot, g *Gate) {
 	}
 	g.LookAhead = 0
 	r.without = keyNamed("look_ahead").without()
-	r.fault(values["look_ahead"], fmt.Sprintf("0 (none) to less than holder_ttl, which is %s", durationText(ttl)))
+	r.fault(values["look_ahead"], fmt.Sprintf("0 (none) to less than holder_ttl, which is %s", DurationText(ttl)))
 	r.without = ""
 }
 
@@ -623,7 +623,7 @@ func rateMapping(r admission.Rate) mapping {
 	if r.IsZero() {
 		return m
 	}
-	m = append(m, pair{"per", durationText(r.Per)})
+	m = append(m, pair{"per", DurationText(r.Per)})
 	if r.Burst != 0 {
 		m = append(m, pair{"burst", r.Burst})
 	}

@@ -44,7 +44,7 @@ type LowerLimit struct {
 //
 //	x-ratelimit-limit-requests allows 300 requests per 1m, the policy 500
 func (l LowerLimit) String() string {
-	return fmt.Sprintf("%s allows %d %s per %s, the policy %d", l.Header, l.Limit, l.Unit, durationText(l.Per), l.Policy)
+	return fmt.Sprintf("%s allows %d %s per %s, the policy %d", l.Header, l.Limit, l.Unit, DurationText(l.Per), l.Policy)
 }
 
 // ReadLesson reads what an answer that succeeded says about the provider's
@@ -110,33 +110,26 @@ const policyName = "ratelimit-policy"
 // lowestPolicy is the quota of requests with the lowest rate, where that is
 // lower than the gate's.
 func (g *Gate) lowestPolicy(r *response) (lowest LowerLimit, found bool) {
-	for _, line := range r.fields[policyName] {
-		items, ok := parseItems(trimmed(line))
-		if !ok {
+	for _, i := range r.items(policyName) {
+		window, windowed := i.parameters["w"]
+		quota, named := i.parameters["q"]
+		if !named && allDigits(i.value) {
+			quota, named = i.value, true
+		}
+		if unit := i.parameters["qu"]; !windowed || !named || unit != "" && unit != requestsUnit {
+			continue
+		}
+		if !allDigits(window) || !allDigits(quota) {
 			r.report(policyName)
 			continue
 		}
-		for _, i := range items {
-			window, windowed := i.parameters["w"]
-			quota, named := i.parameters["q"]
-			if !named && allDigits(i.value) {
-				quota, named = i.value, true
-			}
-			if unit := i.parameters["qu"]; !windowed || !named || unit != "" && unit != requestsUnit {
-				continue
-			}
-			if !allDigits(window) || !allDigits(quota) {
-				r.report(policyName)
-				continue
-			}
-			per := scaled(window, "", time.Second)
-			l, lower := g.lower(LowerLimit{Header: policyName, Unit: requestsUnit, Limit: saturatingInteger(quota), Per: per})
-			if l.Limit <= 0 || per <= 0 || !lower {
-				continue
-			}
-			if !found || slower(l.Limit, l.Per, lowest.Limit, lowest.Per) {
-				lowest, found = l, true
-			}
+		per := scaled(window, "", time.Second)
+		l, lower := g.lower(LowerLimit{Header: policyName, Unit: requestsUnit, Limit: saturatingInteger(quota), Per: per})
+		if l.Limit <= 0 || per <= 0 || !lower {
+			continue
+		}
+		if !found || slower(l.Limit, l.Per, lowest.Limit, lowest.Per) {
+			lowest, found = l, true
 		}
 	}
 	return lowest, found

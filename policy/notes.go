@@ -27,7 +27,7 @@ func noteIf(odd bool, format string, args ...any) []string {
 	}
 	for i, a := range args {
 		if d, ok := a.(time.Duration); ok {
-			args[i] = durationText(d)
+			args[i] = DurationText(d)
 		}
 	}
 	return []string{fmt.Sprintf(format, args...)}
@@ -69,7 +69,7 @@ func (g *Gate) tooSlow() []string {
 	var notes []string
 	for _, b := range g.Budgets {
 		if b.Rate.Spacing() > admission.DefaultMaxCooldown {
-			notes = append(notes, fmt.Sprintf("one of budget %q comes only every %s", b.Unit, durationText(b.Rate.Spacing())))
+			notes = append(notes, fmt.Sprintf("one of budget %q comes only every %s", b.Unit, DurationText(b.Rate.Spacing())))
 		}
 	}
 	return notes

@@ -136,7 +136,7 @@ func (r *reader) rate(at spot, values map[string]spot, defaultBurst int64) (admi
 		if v, given := values["burst"]; given {
 			at = v
 		}
-		r.fault(at, "what refills in less than "+durationText(admission.MaxRefill))
+		r.fault(at, "what refills in less than "+DurationText(admission.MaxRefill))
 	}
 	if rate.Limit == 0 {
 		rate = admission.Rate{}

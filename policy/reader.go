@@ -236,8 +236,9 @@ func parseDuration(at spot) (time.Duration, bool) {
 	return d, true
 }
 
-// durationText is a duration as a person writes it: 5m, not 5m0s.
-func durationText(d time.Duration) string {
+// DurationText is a duration as a person writes it, and as a policy file may
+// have it: 5m, not 5m0s.
+func DurationText(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")

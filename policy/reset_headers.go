@@ -232,37 +232,30 @@ const longestList = 1024
 // structuredRateLimit is the longest t among the items with nothing remaining;
 // of an overload also among those that do not say.
 func (r *response) structuredRateLimit(overload bool) (longest time.Duration, found bool) {
-	for _, line := range r.fields[structuredName] {
-		items, ok := parseItems(trimmed(line))
-		if !ok {
+	for _, i := range r.items(structuredName) {
+		reset, hasReset := i.parameters["t"]
+		if !hasReset {
+			continue // nothing to wait for
+		}
+		left, has := i.parameters["r"]
+		if !has && !overload {
+			continue
+		}
+		if has {
+			n, ok := parseRemaining(left, r.base)
+			if !ok {
+				r.report(structuredName)
+			}
+			if !ok || n == someLeft {
+				continue
+			}
+		}
+		d, ok := parseSeconds(reset, r.base)
+		if !ok || len(reset) > longestValue {
 			r.report(structuredName)
 			continue
 		}
-		for _, i := range items {
-			reset, hasReset := i.parameters["t"]
-			if !hasReset {
-				continue // nothing to wait for
-			}
-			left, has := i.parameters["r"]
-			if !has && !overload {
-				continue
-			}
-			if has {
-				n, ok := parseRemaining(left, r.base)
-				if !ok {
-					r.report(structuredName)
-				}
-				if !ok || n == someLeft {
-					continue
-				}
-			}
-			d, ok := parseSeconds(reset, r.base)
-			if !ok || len(reset) > longestValue {
-				r.report(structuredName)
-				continue
-			}
-			longest, found = max(longest, d), true
-		}
+		longest, found = max(longest, d), true
 	}
 	return longest, found
 }
@@ -271,6 +264,18 @@ func (r *response) structuredRateLimit(overload bool) (longest time.Duration, fo
 type item struct {
 	value      string
 	parameters map[string]string
+}
+
+// items are those of all lines of a header. Malformed lines are reported.
+func (r *response) items(name string) (all []item) {
+	for _, line := range r.fields[name] {
+		items, ok := parseItems(trimmed(line))
+		if !ok {
+			r.report(name)
+		}
+		all = append(all, items...)
+	}
+	return all
 }
 
 // parseItems reads a structured list as far as RateLimit and RateLimit-Policy

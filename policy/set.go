@@ -182,11 +182,11 @@ func (g Gate) Changes(other Gate) []Change {
 	for _, k := range gateKeys {
 		switch k.name {
 		case formRequests:
-			note(k.name, rateText(g.Requests, 1), rateText(other.Requests, 1))
+			note(k.name, RateText(g.Requests, 1), RateText(other.Requests, 1))
 		case "budgets":
 			for _, unit := range unitsOf(g, other) {
 				a, b := g.budget(unit), other.budget(unit)
-				note("budgets."+unit, rateText(a, a.Limit), rateText(b, b.Limit))
+				note("budgets."+unit, RateText(a, a.Limit), RateText(b, b.Limit))
 			}
 		default:
 			note(k.name, k.text(&g), k.text(&other))
@@ -216,13 +216,13 @@ func (g *Gate) budget(unit string) admission.Rate {
 	return admission.Rate{}
 }
 
-// rateText is a rate as a person says it. burst is the one that goes without
-// saying.
-func rateText(r admission.Rate, burst int64) string {
+// RateText is a rate as a person says it, such as "500 per 1m, burst 10", or
+// "off". burst is the one that goes without saying.
+func RateText(r admission.Rate, burst int64) string {
 	if r.IsZero() {
 		return "off"
 	}
-	text := fmt.Sprintf("%d per %s", r.Limit, durationText(r.Per))
+	text := fmt.Sprintf("%d per %s", r.Limit, DurationText(r.Per))
 	if r.Burst != burst {
 		text += fmt.Sprintf(", burst %d", r.Burst)
 	}
@@ -239,7 +239,7 @@ func (k key) text(g *Gate) string {
 			zero = form.zero
 		}
 	case durationForm:
-		if v == durationText(0) {
+		if v == DurationText(0) {
 			zero = form.zero
 		}
 	}

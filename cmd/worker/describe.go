@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sluice/admission"
 	"sluice/cmd/worker/internal/gateclient"
 	"sluice/policy"
 	"sluice/workflows"
@@ -94,31 +93,7 @@ func (v view) inUse() string {
 	return fmt.Sprintf("%d/%d", v.InFlight, v.Cap)
 }
 
-func (v view) pacing() string { return rateText(v.InForce.Requests, 1) }
-
-// rateText is a rate in a few words.
-func rateText(r admission.Rate, burst int64) string {
-	if r.IsZero() {
-		return "off"
-	}
-	text := fmt.Sprintf("%d per %s", r.Limit, shortDuration(r.Per))
-	if r.Burst != burst {
-		text += fmt.Sprintf(", burst %d", r.Burst)
-	}
-	return text
-}
-
-// shortDuration is 1m, not 1m0s.
-func shortDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
+func (v view) pacing() string { return policy.RateText(v.InForce.Requests, 1) }
 
 // started tells leases that run from those that are granted ahead, by the
 // reader's time.
@@ -225,17 +200,17 @@ func (v view) limits(b *strings.Builder) {
 		inFlight = "no cap"
 	}
 	add("max_in_flight", inFlight)
-	add("requests", rateText(g.Requests, 1))
+	add("requests", policy.RateText(g.Requests, 1))
 	for _, budget := range g.Budgets {
-		add("budgets."+budget.Unit, rateText(budget.Rate, budget.Rate.Limit))
+		add("budgets."+budget.Unit, policy.RateText(budget.Rate, budget.Rate.Limit))
 	}
-	cooldown := shortDuration(max(g.MaxCooldown, 0))
+	cooldown := policy.DurationText(max(g.MaxCooldown, 0))
 	if g.MaxCooldown < 0 {
 		cooldown = "no feedback"
 	}
 	add("max_cooldown", cooldown)
 	add("max_queue", fmt.Sprint(g.MaxQueue))
-	add("max_hold", shortDuration(g.MaxHold))
+	add("max_hold", policy.DurationText(g.MaxHold))
 	for _, c := range v.Policy.Changes(v.InForce) {
 		if _, left := changed[c.Field]; left {
 			add(c.Field, c.New)
@@ -328,7 +303,7 @@ func (v view) lower(b *strings.Builder) {
 	}
 	t := table{head: []string{"LOWER AT THE PROVIDER", "LIMIT", "POLICY", "SEEN", "HEADER"}, narrow: 4}
 	for _, l := range v.LowerLimits {
-		per := shortDuration(time.Duration(l.Per))
+		per := policy.DurationText(time.Duration(l.Per))
 		t.add(l.Unit, fmt.Sprintf("%d per %s", l.Limit, per), fmt.Sprintf("%d per %s", l.Policy, per), span(v.age(l.At))+" ago", l.Header)
 	}
 	b.WriteString("\n")
