@@ -12,13 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/sdk/client"
-	sdkworker "go.temporal.io/sdk/worker"
 
 	"sluice/activities"
 	"sluice/admission"
 	"sluice/policy"
 	"sluice/tests/loopback"
-	"sluice/worker"
 )
 
 // TestACooldownIsShared: one process is told Retry-After: 2 while two others have
@@ -38,9 +36,11 @@ func TestACooldownIsShared(t *testing.T) {
 	for range 2 {
 		spawnWorker(t, ts, pol)
 	}
-	told := start(t, ts, worker.Options{Policy: pol}, sdkworker.Options{}, func(sdkworker.Registry) {})
+	c := ts.GetDefaultClient()
+	told := activities.NewDurableGates(pol, activities.DurableOptions{Service: c.WorkflowService(), Namespace: ts.GetDefaultNamespace()}, activities.GatesOptions{})
+	t.Cleanup(func() { _ = told.Close(context.Background()) }) // the server may be gone
 	call := func() int {
-		c := &http.Client{Transport: &activities.Transport{Gates: told.plugin.Gates()}}
+		c := &http.Client{Transport: &activities.Transport{Gates: told}}
 		response, err := c.Post(p.CallURL("told"), "text/plain", nil)
 		require.NoError(t, err)
 		require.NoError(t, response.Body.Close())
@@ -48,7 +48,6 @@ func TestACooldownIsShared(t *testing.T) {
 	}
 	require.Equal(t, http.StatusOK, call())
 
-	c := ts.GetDefaultClient()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var runs []client.WorkflowRun
