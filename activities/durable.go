@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -89,6 +90,13 @@ func (l *durableLink) exchange(ctx context.Context, x *contract.Exchange) (*cont
 		}
 		return err
 	})
+	if errors.Is(err, errRefused) && l.Transport == TransportUpdate {
+		// Too many updates are in flight, and trying again would be one too many
+		// again, which may end all the others. There is always room for a signal.
+		if a, bySignal := l.exchangeBySignal(ctx, x); bySignal == nil {
+			return a, err
+		}
+	}
 	return a, err
 }
 
@@ -193,8 +201,10 @@ func (l *durableLink) decode(payloads *commonpb.Payloads) (*contract.Answer, err
 		return nil, err
 	}
 	a := &contract.Answer{}
-	_, err := workflows.Decode(raw.Payload(), a)
-	return a, err
+	if _, err := workflows.Decode(raw.Payload(), a); err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 // Pauses between two looks at whether a signal has been taken in.

@@ -14,6 +14,9 @@ import (
 const (
 	firstPause = 10 * time.Millisecond
 	lastPause  = 2 * time.Second
+	// retriesPerTrip are the tries per round trip that all holders together aim at:
+	// what ended one exchange most likely ended those of the others, too.
+	retriesPerTrip = 4
 )
 
 // wakeLocked has the loop look at what there is to say. The loop runs only
@@ -118,7 +121,10 @@ func (h *holder) send(x *contract.Exchange) bool {
 		a, err := h.link.exchange(h.stop, x)
 		arrived := time.Now()
 		h.mu.Lock()
-		if err == nil {
+		if errors.Is(err, errRefused) {
+			h.refused++
+		}
+		if a != nil {
 			h.answeredLocked(x, a, sent, arrived)
 			h.mu.Unlock()
 			return true
@@ -132,9 +138,6 @@ func (h *holder) send(x *contract.Exchange) bool {
 			h.mu.Unlock()
 			return true
 		}
-		if errors.Is(err, errRefused) {
-			h.refused++
-		}
 		if h.unavailable.IsZero() {
 			h.unavailable = sent
 		}
@@ -142,7 +145,9 @@ func (h *holder) send(x *contract.Exchange) bool {
 			h.logger.Warn("sluice: gate unavailable", "gate", h.id, "since", since.Round(time.Second), "error", err)
 		}
 		h.distrustLocked()
+		crowd := time.Duration(h.known) * h.roundTrip / retriesPerTrip
 		h.mu.Unlock()
+		pause = min(max(pause, crowd), lastPause)
 		timer := time.NewTimer(pause/2 + rand.N(pause))
 		select {
 		case <-timer.C:

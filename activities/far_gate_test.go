@@ -217,3 +217,21 @@ func TestOnUnavailable(t *testing.T) {
 		})
 	}
 }
+
+// TestAWaitsEndGivesNoSlot: what a gate answers to a wait names no slot, so it
+// doesn't free the holder from the one that it was given.
+func TestAWaitsEndGivesNoSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _ := far(t, policy.Gate{MaxInFlight: 1})
+		now := time.Now()
+		gate := admission.InstantOf(now)
+		answer := func(notBefore admission.Instant) *contract.Answer {
+			return &contract.Answer{Now: int64(gate), StateCounter: 1, FirstRun: "1", NotBefore: int64(notBefore)}
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.takeLocked(answer(gate.Add(time.Second)), now, now, false)
+		h.takeLocked(answer(gate), now, now, true)
+		assert.Equal(t, time.Second, h.notBefore.Sub(now).Round(time.Millisecond))
+	})
+}

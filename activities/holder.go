@@ -21,7 +21,8 @@ import (
 // for exchange and one at a time for wait, beside each other.
 type link interface {
 	// exchange sends one exchange and returns the answer. Any error means
-	// "unknown": the same exchange is sent again until it is answered.
+	// "unknown": the same exchange is sent again until it is answered. An answer
+	// beside errRefused came in another way, after a refusal.
 	exchange(ctx context.Context, x *contract.Exchange) (*contract.Answer, error)
 	// wait returns when the gate has news for the holder, or at some point.
 	wait(ctx context.Context, w *contract.Wait) (*contract.Answer, error)
@@ -578,7 +579,9 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 		h.cooldown, h.paused, h.loose = admission.Instant(a.Cooldown.GetUntil()), a.Paused, a.HandBackTo
 		h.spacing, h.window = time.Duration(a.Spacing), time.Duration(a.StartWindow)
 		h.mayWait, h.depth, h.known = a.MayWait, a.Depth, int(a.Holders)
-		h.notBefore = arrived.Add(h.clock.until(admission.Instant(a.NotBefore)))
+		if !ofWait { // a wait's end names no slot
+			h.notBefore = arrived.Add(h.clock.until(admission.Instant(a.NotBefore)))
+		}
 		h.comeAgain = time.Time{}
 		if a.ComeAgain != 0 {
 			h.comeAgain = arrived.Add(h.clock.until(admission.Instant(a.ComeAgain)))

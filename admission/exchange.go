@@ -99,6 +99,9 @@ type Answer struct {
 // is answered from the present state. It ends with Advance.
 func (s *Scheduler) Apply(now Instant, x *Exchange) Answer {
 	now = s.observe(now)
+	if s.since(2) {
+		s.traffic.came(now)
+	}
 	h, verdict := s.admitExchange(now, x)
 	if verdict == applied {
 		s.applyBody(now, h, x)
@@ -110,10 +113,14 @@ func (s *Scheduler) Apply(now Instant, x *Exchange) Answer {
 		a.NotBefore = s.slot(now)
 		return a
 	}
+	s.holders[h].invited = 0
 	slot := s.slot(now)
 	s.holders[h].comeAgain = s.promise(int32(h), now, slot)
 	a := s.AnswerFor(h)
 	a.NotBefore = slot
+	if a.MayWait {
+		s.Invite(h)
+	}
 	for _, number := range x.Ask[:min(len(x.Ask), MaxPositions)] {
 		a.Positions = append(a.Positions, s.position(h, number))
 	}

@@ -25,6 +25,7 @@ type holder struct {
 	leased     int
 	delivery   time.Duration // observed time for a grant to arrive
 	waiting    bool          // it has an open wait
+	invited    Instant       // until when it is taken to be about to open one; not in snapshots
 
 	outbox    []Notice // not confirmed, in order
 	confirmed uint64   // up to here the holder has seen

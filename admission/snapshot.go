@@ -63,6 +63,10 @@ func (s *Scheduler) SnapshotUnder(rules Rules, buf []byte) []byte {
 	w.int(int64(s.traffic.gap))
 	w.int(int64(s.traffic.trip))
 	w.instant(s.traffic.lastSlot)
+	if w.schema >= 2 {
+		w.instant(s.traffic.last)
+		w.int(int64(s.traffic.apart))
+	}
 	for _, c := range s.Counters.all(w.schema) {
 		w.uint(*c)
 	}
@@ -158,6 +162,10 @@ func Restore(data []byte) (*Scheduler, error) {
 	s.traffic.gap = time.Duration(r.int())
 	s.traffic.trip = time.Duration(r.int())
 	s.traffic.lastSlot = r.instant()
+	if r.schema >= 2 {
+		s.traffic.last = r.instant()
+		s.traffic.apart = time.Duration(r.int())
+	}
 	for _, c := range s.Counters.all(r.schema) {
 		*c = r.uint()
 	}

@@ -14,19 +14,25 @@ type traffic struct {
 	gap      time.Duration // that refusals ask for
 	trip     time.Duration // smoothed round trip
 	lastSlot Instant
+	// Since rules 2: when the last exchange came, and how far they are apart, smoothed.
+	last  Instant
+	apart time.Duration
 }
 
 const (
 	minGap       = 500 * time.Microsecond
 	maxGap       = 50 * time.Millisecond
 	freeHolders  = 6 // so few need no slots: they fit in the updates in flight
-	perTrip      = 8 // exchanges in flight that the gaps aim at
+	perTrip      = 8 // exchanges in flight that the gaps aim at, under rules 1
+	crowdTrip    = 6 // the same since rules 2, open waits included: the rest is for bad moments
+	crowdWaits   = 8 // since rules 2: open waits, and twice the exchanges in flight, that a crowd may have
 	keepAlive    = 3 // exchanges per holder TTL
 	queuedReturn = time.Second
 	aheadReturn  = 200 * time.Millisecond // so a cooldown reaches unstarted leases within 250 ms
 	nextReturn   = 20 * time.Millisecond
-	maxWaits     = 4    // open at a time
-	inLine       = 1000 // tickets looked through for who is next
+	maxWaits     = 4                      // open at a time
+	inviteFor    = 250 * time.Millisecond // that a holder which may open a wait is taken to be about to
+	inLine       = 1000                   // tickets looked through for who is next
 )
 
 // report takes in how a holder's last exchange fared.
@@ -45,12 +51,32 @@ func (t *traffic) report(refused uint32, roundTrip time.Duration) {
 	}
 }
 
+// came takes in that an exchange came.
+func (t *traffic) came(now Instant) {
+	if t.last != 0 {
+		t.apart += (min(now.Sub(t.last), time.Second) - t.apart) / 8
+	}
+	t.last = now
+}
+
+// inFlight is how many exchanges there are at a time (Little's law), rounded.
+func (t *traffic) inFlight() int {
+	if t.apart <= 0 {
+		return 0
+	}
+	return int((t.trip + t.apart/2) / t.apart)
+}
+
 // slot returns the instant before which the holder should not send again.
 func (s *Scheduler) slot(now Instant) Instant {
 	t := &s.traffic
 	gap := time.Duration(0)
 	if len(s.holderByID) > freeHolders {
-		gap = max(t.gap, t.trip/perTrip)
+		places := perTrip
+		if s.since(2) {
+			places = max(crowdTrip-s.openWaits(now), crowdTrip-maxWaits)
+		}
+		gap = max(t.gap, t.trip/time.Duration(places))
 	}
 	if most := s.limits.MaxExchangesPerSecond; most > 0 {
 		gap = max(gap, time.Second/time.Duration(most))
@@ -105,8 +131,8 @@ func (s *Scheduler) expectGrant(i int32, now Instant) Instant {
 	return min(max(at, now.Add(nextReturn)), now.Add(queuedReturn))
 }
 
-// MayWait reports whether the holder may keep an open wait: at most maxWaits do,
-// those next in line or with leases that have not started.
+// MayWait reports whether the holder may keep an open wait: at most maxWaits do, and
+// fewer in a busy crowd; those next in line or with leases that have not started.
 func (s *Scheduler) MayWait(h HolderRef) bool {
 	if s.check(h) != nil {
 		return false
@@ -116,16 +142,40 @@ func (s *Scheduler) MayWait(h HolderRef) bool {
 	if holder.queued.tickets == 0 && !ahead {
 		return false
 	}
-	if holder.waiting {
+	if holder.waiting || holder.invited > s.now {
 		return true
 	}
+	return s.openWaits(s.now) < s.waitsAllowed() && (ahead || s.nextInLine(int32(h)))
+}
+
+// waitsAllowed is how many waits may be open at a time. When the workflow's host
+// is slow for a moment, each holder's exchange stays in flight; in a crowd that has
+// much to say, open waits would then be too many beside them.
+func (s *Scheduler) waitsAllowed() int {
+	if !s.since(2) || len(s.holderByID) <= freeHolders {
+		return maxWaits
+	}
+	return min(max(crowdWaits-2*s.traffic.inFlight(), 0), maxWaits)
+}
+
+// openWaits counts the holders that have an open wait, or that were told lately
+// that they may open one.
+func (s *Scheduler) openWaits(now Instant) int {
 	open := 0
 	for at := range s.holders {
-		if s.holders[at].waiting {
+		if h := &s.holders[at]; h.waiting || h.invited > now {
 			open++
 		}
 	}
-	return open < maxWaits && (ahead || s.nextInLine(int32(h)))
+	return open
+}
+
+// Invite is to be called when the holder is told that it may open a wait: till it
+// does, its wait counts as open, so that no more are invited than may be open.
+func (s *Scheduler) Invite(h HolderRef) {
+	if s.since(2) && s.check(h) == nil && !s.holders[h].waiting {
+		s.holders[h].invited = s.now.Add(inviteFor)
+	}
 }
 
 // nextInLine reports whether the holder is one of the maxWaits present ones
@@ -161,5 +211,5 @@ func (s *Scheduler) SetWaiting(h HolderRef, open bool) {
 	if open && !holder.waiting && holder.comeAgain != 0 {
 		holder.comeAgain = max(holder.comeAgain, s.now.Add(queuedReturn))
 	}
-	holder.waiting = open
+	holder.waiting, holder.invited = open, 0
 }

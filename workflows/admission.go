@@ -253,6 +253,9 @@ func (g *gate) onWait(ctx workflow.Context, raw converter.RawValue) (reply conve
 	}
 	a := g.s.AnswerFor(h)
 	a.Now = g.now(ctx)
+	if a.MayWait {
+		g.s.Invite(h)
+	}
 	limits := g.s.Limits()
 	return Encode(g.sign(AnswerOf(&a, &limits, nil)), asJSON)
 }
