@@ -100,7 +100,7 @@ type Answer struct {
 func (s *Scheduler) Apply(now Instant, x *Exchange) Answer {
 	now = s.observe(now)
 	if s.since(2) {
-		s.traffic.came(now)
+		s.traffic.came(now, s.exchangesAimedAt(now))
 	}
 	h, verdict := s.admitExchange(now, x)
 	if verdict == applied {
@@ -174,7 +174,9 @@ func (s *Scheduler) admitExchange(now Instant, x *Exchange) (HolderRef, verdict)
 }
 
 func (s *Scheduler) applyBody(now Instant, h HolderRef, x *Exchange) {
-	s.traffic.report(x.RefusedBefore, x.RoundTrip)
+	if !s.since(2) {
+		s.traffic.report(x.RefusedBefore, x.RoundTrip)
+	}
 	if x.RoundTrip > 0 {
 		s.holders[h].delivery = min(x.RoundTrip, MaxDelivery)
 	}

@@ -160,28 +160,21 @@ func TestWaits(t *testing.T) {
 }
 
 // Those who were told that they may open a wait count as if they had, so that no
-// more do than may; who doesn't open one soon counts no longer. The gaps between
-// exchanges leave the waits their places among the updates in flight.
+// more do than may; who doesn't open one soon counts no longer. Exchanges leave the
+// waits their places among the updates in flight.
 func TestInvitedWaits(t *testing.T) {
 	s, refs := newTestScheduler(t, Limits{MaxInFlight: 1}, "lease", "a", "b", "c", "d", "e", "f")
 	now, seq := testEpoch, map[string]uint64{}
 	exchange := func(id string, x Exchange) Answer {
 		seq[id]++
-		x.Holder, x.Generation, x.Seq, x.RoundTrip = id, 1, seq[id], 80*time.Millisecond
+		x.Holder, x.Generation, x.Seq = id, 1, seq[id]
 		return s.Apply(now, &x)
-	}
-	for range 100 {
-		exchange("lease", Exchange{}) // the round trip is known
 	}
 	for _, id := range []string{"lease", "a", "b", "c", "d", "e", "f"} {
 		exchange(id, Exchange{Acquire: []Request{keyed(id)}})
 	}
-	gap := func() time.Duration {
-		a, b := exchange("lease", Exchange{}), exchange("lease", Exchange{})
-		return b.NotBefore.Sub(a.NotBefore).Round(time.Millisecond)
-	}
 	require.Equal(t, 4, s.openWaits(now))
-	assert.Equal(t, 40*time.Millisecond, gap(), "two updates in flight beside four waits")
+	assert.Equal(t, 1, s.exchangesAimedAt(now), "beside four waits")
 	for i, id := range []string{"a", "b", "c", "d"} {
 		assert.True(t, s.MayWait(refs[i+1]), id)
 	}
@@ -192,37 +185,50 @@ func TestInvitedWaits(t *testing.T) {
 	require.Equal(t, 1, s.openWaits(now), "three didn't come")
 	s.Cancel(now, refs[2], 1, 1)
 	assert.True(t, exchange("e", Exchange{}).MayWait, "in the place of b, who left the queue")
-	assert.Equal(t, 20*time.Millisecond, gap(), "four beside two")
+	assert.Equal(t, 2, s.exchangesAimedAt(now), "beside two waits")
 }
 
-// A crowd that has much to say may have fewer waits open: for each exchange that is
-// in flight at a time, two less of eight.
-func TestBusyCrowdHasFewerWaits(t *testing.T) {
-	for every, want := range map[time.Duration]int{
-		time.Second: 4, 40 * time.Millisecond: 4, 27 * time.Millisecond: 2, 20 * time.Millisecond: 0, 5 * time.Millisecond: 0,
-	} {
-		s, _ := newTestScheduler(t, Limits{MaxInFlight: 1, HolderTTL: time.Hour}, "a", "b", "c", "d", "e", "f", "g")
-		now := testEpoch
-		for seq := range uint64(100) {
-			s.Apply(now, &Exchange{Holder: "a", Generation: 1, Seq: seq + 1, RoundTrip: 80 * time.Millisecond})
-			now = now.Add(every)
+// TestCrowd: the more exchanges a crowd's gate takes in at one instant, the wider the
+// gaps between its slots and the fewer waits may be open; both come back soon, also
+// where few exchanges come, and go on in the next run.
+func TestCrowd(t *testing.T) {
+	s, refs := newTestScheduler(t, Limits{MaxInFlight: 1, HolderTTL: time.Hour}, "a", "b", "c", "d", "e", "f", "g")
+	now, seq := testEpoch, uint64(0)
+	task := func(exchanges int) (gap time.Duration) {
+		now = now.Add(10 * time.Millisecond)
+		var slot Instant
+		for range exchanges {
+			seq++
+			before := slot
+			slot = s.Apply(now, &Exchange{Holder: "a", Generation: 1, Seq: seq}).NotBefore
+			gap = slot.Sub(before)
 		}
-		assert.Equal(t, want, s.waitsAllowed(), "an exchange every %v, a round trip of 80 ms", every)
-		restored, err := Restore(s.Snapshot(nil))
-		require.NoError(t, err)
-		assert.Equal(t, want, restored.waitsAllowed(), "in the next run")
-		require.NoError(t, s.Unregister(now, mustHolder(t, s, "g")))
-		assert.Equal(t, 4, s.waitsAllowed(), "no crowd")
+		return gap
 	}
-}
+	for range 30 {
+		task(2)
+	}
+	assert.Equal(t, 2*minGap, task(3), "three at a time are what it aims at")
+	assert.Equal(t, 2, s.waitsAllowed())
+	for range 10 {
+		task(8)
+	}
+	wide := task(8)
+	assert.Greater(t, wide, 20*minGap)
+	assert.Equal(t, 0, s.waitsAllowed())
 
-func mustHolder(t *testing.T, s *Scheduler, id string) HolderRef {
-	t.Helper()
-	h, known := s.HolderByID(id)
-	require.True(t, known)
-	return h
-}
+	restored, err := Restore(s.Snapshot(nil))
+	require.NoError(t, err)
+	assert.Equal(t, s.traffic, restored.traffic, "in the next run")
 
+	for range 150 {
+		task(1)
+	}
+	assert.Less(t, task(2), wide/20)
+	assert.Equal(t, 4, s.waitsAllowed())
+	require.NoError(t, s.Unregister(now, refs[6]))
+	assert.Zero(t, s.slot(now).Sub(now), "no crowd, no slots")
+}
 func keyed(id string) Request {
 	r := Request{Number: 1, Attempt: 1, Label: id}
 	copy(r.Key[:], id)

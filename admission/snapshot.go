@@ -65,7 +65,8 @@ func (s *Scheduler) SnapshotUnder(rules Rules, buf []byte) []byte {
 	w.instant(s.traffic.lastSlot)
 	if w.schema >= 2 {
 		w.instant(s.traffic.last)
-		w.int(int64(s.traffic.apart))
+		w.int(s.traffic.together)
+		w.int(s.traffic.usual)
 	}
 	for _, c := range s.Counters.all(w.schema) {
 		w.uint(*c)
@@ -164,7 +165,8 @@ func Restore(data []byte) (*Scheduler, error) {
 	s.traffic.lastSlot = r.instant()
 	if r.schema >= 2 {
 		s.traffic.last = r.instant()
-		s.traffic.apart = time.Duration(r.int())
+		s.traffic.together = min(max(r.int(), 0), maxTogether)
+		s.traffic.usual = min(max(r.int(), 0), 16*maxTogether)
 	}
 	for _, c := range s.Counters.all(r.schema) {
 		*c = r.uint()

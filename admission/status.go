@@ -3,7 +3,6 @@ package admission
 import (
 	"cmp"
 	"slices"
-	"time"
 )
 
 // Status is the whole gate for a person. Ages are for the reader to compute
@@ -28,7 +27,6 @@ type Status struct {
 	Leases       []LeaseStatus  // at most the limit asked for, oldest first
 	Queue        []TicketStatus // likewise, the head first
 	Counters     Counters
-	ExchangeGap  time.Duration
 	StateCounter uint64
 }
 
@@ -71,7 +69,7 @@ func (s *Scheduler) Status(limit int) Status {
 	st := Status{
 		Now: s.now, Rules: s.rules, Limits: s.limits, InUse: s.inUse, Queued: s.queued, Parked: s.parked,
 		Paused: s.paused, PauseCause: s.pauseCause, LearnUntil: s.learnUntil, Cooldown: s.cool.until, Cause: s.cool.cause,
-		Streak: s.cool.streak, NextStart: Instant(s.pacing.full.ceil()), Counters: s.Counters, ExchangeGap: s.traffic.gap, StateCounter: s.counter,
+		Streak: s.cool.streak, NextStart: Instant(s.pacing.full.ceil()), Counters: s.Counters, StateCounter: s.counter,
 	}
 	for _, i := range s.holderOrder() {
 		h := &s.holders[i]

@@ -8,15 +8,22 @@ import (
 // The gate paces its own control traffic: the server takes ten updates in
 // flight per run, and a crowd of holders that all send at once gets refused,
 // backs off blindly and collapses. So each answer names the holder's next
-// slot, slots being gap apart. The gap follows round trips, for no more than
-// ten exchanges per round trip get through anyhow, and grows with refusals.
+// slot, slots being gap apart. One update too many is dear: a server may end all
+// that are in flight for it (v1.32.1 does).
+//
+// Under rules 1 the gap follows the round trips that holders report, and grows with
+// refusals that they report. Both are old when they arrive, the older the wider the
+// gaps are, so a crowd took long to settle. Since rules 2 it follows what the gate
+// sees itself: how many exchanges its host takes in at one instant, which is half
+// of what is in flight.
 type traffic struct {
-	gap      time.Duration // that refusals ask for
-	trip     time.Duration // smoothed round trip
+	gap      time.Duration
+	trip     time.Duration // smoothed round trip, for rules 1
 	lastSlot Instant
-	// Since rules 2: when the last exchange came, and how far they are apart, smoothed.
-	last  Instant
-	apart time.Duration
+	// Since rules 2.
+	last     Instant // when the last exchange was taken in
+	together int64   // exchanges taken in at that instant, so far
+	usual    int64   // the same at most instants, smoothed, in 1/16
 }
 
 const (
@@ -24,9 +31,10 @@ const (
 	maxGap       = 50 * time.Millisecond
 	freeHolders  = 6 // so few need no slots: they fit in the updates in flight
 	perTrip      = 8 // exchanges in flight that the gaps aim at, under rules 1
-	crowdTrip    = 6 // the same since rules 2, open waits included: the rest is for bad moments
-	crowdWaits   = 8 // since rules 2: open waits, and twice the exchanges in flight, that a crowd may have
-	keepAlive    = 3 // exchanges per holder TTL
+	crowdFlight  = 6 // the same since rules 2, open waits included: the rest is for bad moments
+	maxTogether  = 1 << 10
+	crowdCycle   = 2 * time.Second // since rules 2: within it all holders have a slot
+	keepAlive    = 3               // exchanges per holder TTL
 	queuedReturn = time.Second
 	aheadReturn  = 200 * time.Millisecond // so a cooldown reaches unstarted leases within 250 ms
 	nextReturn   = 20 * time.Millisecond
@@ -51,20 +59,23 @@ func (t *traffic) report(refused uint32, roundTrip time.Duration) {
 	}
 }
 
-// came takes in that an exchange came.
-func (t *traffic) came(now Instant) {
-	if t.last != 0 {
-		t.apart += (min(now.Sub(t.last), time.Second) - t.apart) / 8
+// came takes in that an exchange came. More at one instant than aim make the gap
+// wider, fewer make it narrower. A crowd that waited for a host which stood still
+// comes together whatever the gap is, so one instant widens it by no more than half.
+func (t *traffic) came(now Instant, aim int) {
+	if now == t.last {
+		t.together = min(t.together+1, maxTogether)
+	} else {
+		t.usual += (16*t.together - t.usual) / 4
+		t.last, t.together = now, 1
 	}
-	t.last = now
-}
-
-// inFlight is how many exchanges there are at a time (Little's law), rounded.
-func (t *traffic) inFlight() int {
-	if t.apart <= 0 {
-		return 0
+	switch above := t.together - int64(aim); {
+	case above <= 0:
+		t.gap -= t.gap / 32
+	case above <= 4:
+		t.gap = min(t.gap+t.gap/10, maxGap)
 	}
-	return int((t.trip + t.apart/2) / t.apart)
+	t.gap = max(t.gap, 2*minGap)
 }
 
 // slot returns the instant before which the holder should not send again.
@@ -72,11 +83,10 @@ func (s *Scheduler) slot(now Instant) Instant {
 	t := &s.traffic
 	gap := time.Duration(0)
 	if len(s.holderByID) > freeHolders {
-		places := perTrip
+		gap = max(t.gap, t.trip/perTrip)
 		if s.since(2) {
-			places = max(crowdTrip-s.openWaits(now), crowdTrip-maxWaits)
+			gap = min(t.gap, crowdCycle/time.Duration(len(s.holderByID)))
 		}
-		gap = max(t.gap, t.trip/time.Duration(places))
 	}
 	if most := s.limits.MaxExchangesPerSecond; most > 0 {
 		gap = max(gap, time.Second/time.Duration(most))
@@ -155,7 +165,13 @@ func (s *Scheduler) waitsAllowed() int {
 	if !s.since(2) || len(s.holderByID) <= freeHolders {
 		return maxWaits
 	}
-	return min(max(crowdWaits-2*s.traffic.inFlight(), 0), maxWaits)
+	return min(max(crowdFlight-2*int((s.traffic.usual+8)/16), 0), maxWaits)
+}
+
+// exchangesAimedAt is how many exchanges a crowd should have taken in at one
+// instant: as many are on their way meanwhile, and the waits take places, too.
+func (s *Scheduler) exchangesAimedAt(now Instant) int {
+	return max((crowdFlight-s.openWaits(now))/2, 1)
 }
 
 // openWaits counts the holders that have an open wait, or that were told lately
