@@ -225,7 +225,7 @@ func (p *program) printDemo(x *demo.Experiment, rows []demo.Row, e *embedded, pr
 			fmt.Fprintf(out, "  %-20s %s\n", "gate of "+r.Name, r.WorkflowID)
 			fmt.Fprintf(out, "  %-20s %s\n", "", workflowURL(e.ui.URL(), r.WorkflowID))
 		}
-		fmt.Fprintf(out, "  %-20s %s/stats/cap+pacing\n", "provider's count", provider.URL())
+		fmt.Fprintf(out, "  %-20s %s/stats/cap+pacing\n", "provider's count", provider.URL)
 		fmt.Fprintf(out, "  %-20s %s\n", "Temporal server", e.server.HostPort())
 		if !f.memory {
 			fmt.Fprintf(out, "  %-20s %s\n", "database", f.db)
@@ -236,7 +236,7 @@ func (p *program) printDemo(x *demo.Experiment, rows []demo.Row, e *embedded, pr
 	}
 	return json.NewEncoder(p.stdout).Encode(demoResult{
 		Experiment: x.Name, Rows: rows, Calls: x.Calls, Workflows: x.Workflows, Processes: x.Processes,
-		Address: e.server.HostPort(), UI: e.ui.URL(), Namespace: devNamespace, Provider: provider.URL(),
+		Address: e.server.HostPort(), UI: e.ui.URL(), Namespace: devNamespace, Provider: provider.URL,
 	})
 }
 

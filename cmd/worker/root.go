@@ -75,6 +75,7 @@ calls to a provider with a quota, and leaves everything up to look at.`,
 	root.AddCommand(p.gatesCommand(), p.describeCommand(), p.watchCommand())
 	root.AddCommand(p.operateCommands()...)
 	root.AddCommand(p.soakCommand(), p.soakServerCommand(), p.soakProviderCommand(), p.soakWorkerCommand())
+	root.AddCommand(p.benchCommand(), p.benchProcessCommand())
 	return root
 }
 

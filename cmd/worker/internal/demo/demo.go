@@ -55,7 +55,7 @@ func New(o Options) *Demo {
 // Run runs the rows one after the other.
 func (d *Demo) Run(ctx context.Context) ([]Row, error) {
 	var rows []Row
-	for _, p := range d.o.Experiment.plans(d.o.Provider.URL()) {
+	for _, p := range d.o.Experiment.plans(d.o.Provider.URL) {
 		d.Close() // the previous row's
 		row, err := d.run(ctx, p)
 		if err != nil {
@@ -135,7 +135,7 @@ func (d *Demo) startProcesses(ctx context.Context, p plan) error {
 	}
 	o := order{
 		Address: d.o.Address, Namespace: d.o.Namespace, TaskQueue: d.taskQueue(p), Gate: gate,
-		Provider: d.o.Provider.URL(), Verbose: d.o.Verbose,
+		Provider: d.o.Provider.URL, Verbose: d.o.Verbose,
 	}
 	for range d.o.Experiment.Processes {
 		process, err := child.Start(d.o.Program, o, d.o.Stderr)

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"net/url"
 
 	"sluice/cmd/worker/internal/child"
 	"sluice/tests/loopback"
@@ -16,7 +14,7 @@ import (
 // Provider is the provider of the demonstration, in a process of its own: whatever
 // else the machine does, an arrival is taken down when it arrives.
 type Provider struct {
-	url     string
+	loopback.Remote
 	process *child.Process
 }
 
@@ -34,39 +32,11 @@ func StartProvider(ctx context.Context, program []string, e *Experiment, ip stri
 		return nil, fmt.Errorf("provider: %w", err)
 	}
 	p := &Provider{process: process}
-	if p.url, err = process.Line(ctx); err != nil {
+	if p.URL, err = process.Line(ctx); err != nil {
 		p.Close()
 		return nil, fmt.Errorf("provider: %w", err)
 	}
 	return p, nil
-}
-
-// URL is where the provider listens.
-func (p *Provider) URL() string { return p.url }
-
-// CallURL is where a call of the run is posted to.
-func (p *Provider) CallURL(run string) string {
-	return p.url + "/v1/runs/" + url.PathEscape(run) + "/call"
-}
-
-// Stats asks what was seen of a run so far.
-func (p *Provider) Stats(ctx context.Context, run string) (s loopback.Stats, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/stats/"+url.PathEscape(run), nil)
-	if err != nil {
-		return s, err
-	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return s, fmt.Errorf("provider: %w", err)
-	}
-	defer func() { _ = response.Body.Close() }() // read to its end, or of no use
-	if response.StatusCode == http.StatusNotFound {
-		return s, nil // no call has arrived
-	}
-	if err := json.NewDecoder(response.Body).Decode(&s); err != nil {
-		return s, fmt.Errorf("provider's statistics: %w", err)
-	}
-	return s, nil
 }
 
 // Close ends the provider and what it is serving.

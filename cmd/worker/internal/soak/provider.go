@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"net/url"
 	"time"
 
 	"sluice/cmd/worker/internal/child"
@@ -22,7 +20,7 @@ type providerOrder struct {
 
 // providerReady is what it says when it listens.
 type providerReady struct {
-	URL   string    `json:"url"`
+	loopback.Remote
 	Epoch time.Time `json:"epoch"` // what its instants are measured from
 }
 
@@ -41,7 +39,7 @@ func ServeProvider(stdin io.Reader, stdout io.Writer) error {
 		return err
 	}
 	defer func() { _ = p.Close() }() // nobody is left to be told
-	if err := json.NewEncoder(stdout).Encode(providerReady{p.URL(), p.Epoch()}); err != nil {
+	if err := json.NewEncoder(stdout).Encode(providerReady{loopback.Remote{URL: p.URL()}, p.Epoch()}); err != nil {
 		return err
 	}
 	_, err := io.Copy(io.Discard, stdin)
@@ -69,32 +67,4 @@ func startProvider(ctx context.Context, program []string, o providerOrder, stder
 		return nil, fmt.Errorf("provider: %w", err)
 	}
 	return p, nil
-}
-
-func (p *provider) callURL() string { return p.URL + "/v1/runs/" + url.PathEscape(runName) + "/call" }
-
-func (p *provider) count(ctx context.Context) (c loopback.Count, err error) {
-	err = p.get(ctx, "/count/"+runName, &c)
-	return c, err
-}
-
-func (p *provider) attempts(ctx context.Context) (a []loopback.Attempt, err error) {
-	err = p.get(ctx, "/attempts/"+runName, &a)
-	return a, err
-}
-
-func (p *provider) get(ctx context.Context, path string, v any) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+path, nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return fmt.Errorf("provider: %w", err)
-	}
-	defer func() { _ = response.Body.Close() }() // read to its end, or of no use
-	if err := json.NewDecoder(response.Body).Decode(v); err != nil {
-		return fmt.Errorf("provider's %s: %w", path, err)
-	}
-	return nil
 }

@@ -160,7 +160,7 @@ func (s *soak) run(ctx context.Context) (*evidence, error) {
 	if e.after, err = status(ctx, c, s.gateID); err != nil {
 		return nil, err
 	}
-	if e.attempts, err = s.fleet.provider.attempts(ctx); err != nil {
+	if e.attempts, err = s.fleet.provider.Attempts(ctx, runName); err != nil {
 		return nil, err
 	}
 	if e.log, s.events, err = gateLog(ctx, c, s.gateID); err != nil {
@@ -195,7 +195,7 @@ func (s *soak) start(ctx context.Context) (client.Client, error) {
 		c.Close()
 		return nil, err
 	}
-	s.load = newLoad(c, s.o.Seed, s.fleet.provider.callURL(), s.o.Attempts)
+	s.load = newLoad(c, s.o.Seed, s.fleet.provider.CallURL(runName), s.o.Attempts)
 	return c, nil
 }
 
@@ -239,7 +239,7 @@ func (s *soak) underFire(ctx context.Context) error {
 		case <-report.C:
 			s.phase("under fire")
 		case <-count.C:
-			c, err := s.fleet.provider.count(ctx)
+			c, err := s.fleet.provider.Count(ctx, runName)
 			if err != nil {
 				continue // the provider's death is told elsewhere
 			}

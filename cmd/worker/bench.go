@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sluice/activities"
+	"sluice/cmd/worker/internal/bench"
+)
+
+// benchFlags are what every benchmark has.
+type benchFlags struct {
+	ip      string
+	seconds int
+	json    bool
+}
+
+const maxBenchSeconds = 3600
+
+func (f *benchFlags) add(c *cobra.Command, seconds int) {
+	c.Flags().StringVar(&f.ip, "ip", "127.0.0.1", "loopback address to listen on")
+	c.Flags().IntVar(&f.seconds, "seconds", seconds, "how long each measurement takes")
+	c.Flags().BoolVar(&f.json, "json", false, "print one JSON object as the last line of standard output")
+}
+
+func (f *benchFlags) check(c *cobra.Command) error {
+	if ip := net.ParseIP(f.ip); ip == nil || !ip.IsLoopback() {
+		return usageError{command: c.CommandPath(), text: fmt.Sprintf("--ip is %s; it may be a loopback address", f.ip)}
+	}
+	return inRange(c, "--seconds", f.seconds, 1, maxBenchSeconds)
+}
+
+func (f *benchFlags) lasts() time.Duration { return time.Duration(f.seconds) * time.Second }
+
+// inRange is the error of a flag's number that is out of its range.
+func inRange(c *cobra.Command, flag string, value, from, to int) error {
+	if value < from || value > to {
+		return usageError{command: c.CommandPath(), text: fmt.Sprintf("%s is %d; it may be %d to %d", flag, value, from, to)}
+	}
+	return nil
+}
+
+func (p *program) benchCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure how fast a gate is on this machine",
+		Long: `Measure gates on a Temporal server of this program's own, on a temporary SQLite
+file that is as durable as that of "worker dev". Figures depend on the machine and
+on what else it does: compare those of one run.`,
+		Example: `  worker bench throughput --callers 64
+  worker bench holders --json | tail -n 1 | jq '.rows[]'
+  worker bench pacing --rate 200`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return c.Help()
+			}
+			return unknownCommand(c, args[0])
+		},
+	}
+	c.SuggestionsMinimumDistance = 2
+	c.AddCommand(p.benchThroughputCommand(), p.benchHoldersCommand(), p.benchWakeCommand(), p.benchPacingCommand(), p.benchMixedCommand())
+	return c
+}
+
+func (p *program) benchThroughputCommand() *cobra.Command {
+	var f benchFlags
+	var callers int
+	var transport string
+	c := &cobra.Command{
+		Use:   "throughput",
+		Short: "Leases per second, beside a plain semaphore workflow",
+		Long: `Callers of one process take leases of one gate and give them back, in a loop; the
+gate's limits don't bind. Then the yardstick, for as long: a plain semaphore workflow
+(one signal to acquire, a poll by query, one signal to release; 16 callers) on a
+second server, with Temporal's own dynamic configuration.`,
+		Example: `  worker bench throughput --callers 1000
+  worker bench throughput --callers 64 --transport signal --json`,
+		Args: args(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := inRange(c, "--callers", callers, 1, 100_000); err != nil {
+				return err
+			}
+			switch activities.ExchangeTransport(transport) {
+			case activities.TransportUpdate, activities.TransportSignal:
+			default:
+				return usageError{command: c.CommandPath(), text: fmt.Sprintf("--transport is %q; it may be update or signal", transport)}
+			}
+			return runBench(p, c, f, func(ctx context.Context, o bench.Options) (bench.ThroughputResult, error) {
+				o.Transport = activities.ExchangeTransport(transport)
+				return bench.Throughput(ctx, o, callers, f.lasts())
+			})
+		},
+	}
+	c.Flags().IntVar(&callers, "callers", 64, "callers at once")
+	c.Flags().StringVar(&transport, "transport", string(activities.TransportUpdate), "how exchanges reach the gate: update or signal")
+	f.add(c, 10)
+	return c
+}
+
+func (p *program) benchHoldersCommand() *cobra.Command {
+	var f benchFlags
+	c := &cobra.Command{
+		Use:   "holders",
+		Short: "1,200 callers over 1 to 100 holders",
+		Long: `1,200 callers take leases of one gate, spread over 1, 4, 12, 40 and 100 holders,
+each on a connection of its own, all started at once. The gate's limits don't bind.`,
+		Args: args(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return runBench(p, c, f, func(ctx context.Context, o bench.Options) (bench.HoldersResult, error) {
+				return bench.Holders(ctx, o, f.lasts())
+			})
+		},
+	}
+	f.add(c, 8)
+	return c
+}
+
+func (p *program) benchWakeCommand() *cobra.Command {
+	var f benchFlags
+	c := &cobra.Command{
+		Use:   "wake",
+		Short: "From a release to the next holder's start",
+		Long: `Ten holders share a gate of cap 1; each holds it for 30 ms. Measured is the time
+from a release until the next holder's call starts.`,
+		Args: args(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return runBench(p, c, f, func(ctx context.Context, o bench.Options) (bench.WakeResult, error) {
+				return bench.Wake(ctx, o, f.lasts())
+			})
+		},
+	}
+	f.add(c, 10)
+	return c
+}
+
+func (p *program) benchPacingCommand() *cobra.Command {
+	var f benchFlags
+	var rate int
+	c := &cobra.Command{
+		Use:   "pacing",
+		Short: "A rate over two worker processes, beside Temporal's own",
+		Long: `Two worker processes with plenty of callers call a provider through a gate that
+paces them; the provider's record is judged. Then the same by the rate of a task
+queue (TaskQueueActivitiesPerSecond), over as many processes.`,
+		Args: args(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := inRange(c, "--rate", rate, 1, 10_000); err != nil {
+				return err
+			}
+			return runBench(p, c, f, func(ctx context.Context, o bench.Options) (bench.PacingResult, error) {
+				return bench.Pacing(ctx, o, rate, f.lasts())
+			})
+		},
+	}
+	c.Flags().IntVar(&rate, "rate", 20, "calls per second")
+	f.add(c, 20)
+	return c
+}
+
+func (p *program) benchMixedCommand() *cobra.Command {
+	var f benchFlags
+	c := &cobra.Command{
+		Use:   "mixed",
+		Short: "Pacing, a cap, cooldowns and cancellations at once",
+		Long: `500 callers on two holders call a provider through a gate of 200 per second and 50
+in flight. Five times the provider answers 429 with "Retry-After: 2"; a fifth of the
+calls is cancelled while it is queued. Judged is whether anything was lost, and how
+long after a cooldown's end the first call starts.`,
+		Args: args(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return runBench(p, c, f, bench.Mixed)
+		},
+	}
+	c.Flags().StringVar(&f.ip, "ip", "127.0.0.1", "loopback address to listen on")
+	c.Flags().BoolVar(&f.json, "json", false, "print one JSON object as the last line of standard output")
+	f.seconds = 1 // it takes as long as its calls do
+	return c
+}
+
+// runBench runs a benchmark and prints what it measured.
+func runBench[R interface{ WriteTable(io.Writer) error }](p *program, c *cobra.Command, f benchFlags, measure func(context.Context, bench.Options) (R, error)) error {
+	if err := f.check(c); err != nil {
+		return err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("this program can't start processes: %w", err)
+	}
+	ctx := c.Context()
+	o := bench.Options{IP: f.ip, Transport: activities.TransportUpdate, Program: []string{program, bench.Role}, Stderr: p.console, Report: p.console.line}
+	if p.verbose {
+		o.Log = p.console
+	}
+	r, err := measure(ctx, o)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w before the benchmark was over", errInterrupted)
+	case err != nil:
+		return err
+	}
+	out := p.stdout
+	if f.json {
+		out = p.console
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if err := r.WriteTable(t); err != nil {
+		return err
+	}
+	if err := t.Flush(); err != nil || !f.json {
+		return err
+	}
+	return json.NewEncoder(p.stdout).Encode(r)
+}
+
+func (p *program) benchProcessCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: bench.Role, Short: "A process of a benchmark, started by bench", Hidden: true, Args: args(0),
+		RunE: func(*cobra.Command, []string) error { return bench.Work(p.stdin, p.stdout, p.console) },
+	}
+}

@@ -1,0 +1,151 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.temporal.io/sdk/client"
+	sdkworker "go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+)
+
+// Yardstick is how a plain semaphore workflow fares.
+type Yardstick struct {
+	Callers    int     `json:"callers"`
+	LeasesPerS float64 `json:"leases_per_s"`
+	P50MS      float64 `json:"p50_ms"`
+	P99MS      float64 `json:"p99_ms"`
+}
+
+const (
+	yardstickCallers = 16
+	semaphoreType    = "bench.Semaphore"
+	semaphoreQueue   = "bench-semaphore"
+	semaphorePlaces  = 1000 // more than there are callers: its limit doesn't bind, either
+	// pollEvery is the pause between two looks at whether a place was given.
+	pollEvery = 5 * time.Millisecond
+)
+
+// semaphoreState is what a semaphore hands over to its next run.
+type semaphoreState struct {
+	Holding map[string]bool
+	Waiting []string
+}
+
+// semaphore is the workflow that one writes first: a signal to acquire, a query
+// to see whether the place was given, a signal to release.
+func semaphore(ctx workflow.Context, s semaphoreState) error {
+	if s.Holding == nil {
+		s.Holding = map[string]bool{}
+	}
+	if err := workflow.SetQueryHandler(ctx, "holds", func(id string) (bool, error) { return s.Holding[id], nil }); err != nil {
+		return err
+	}
+	acquire, release := workflow.GetSignalChannel(ctx, "acquire"), workflow.GetSignalChannel(ctx, "release")
+	give := func() {
+		for len(s.Waiting) > 0 && len(s.Holding) < semaphorePlaces {
+			s.Holding[s.Waiting[0]] = true
+			s.Waiting = s.Waiting[1:]
+		}
+	}
+	for {
+		selector := workflow.NewSelector(ctx)
+		selector.AddReceive(acquire, func(c workflow.ReceiveChannel, _ bool) {
+			var id string
+			c.Receive(ctx, &id)
+			s.Waiting = append(s.Waiting, id)
+		})
+		selector.AddReceive(release, func(c workflow.ReceiveChannel, _ bool) {
+			var id string
+			c.Receive(ctx, &id)
+			delete(s.Holding, id)
+		})
+		selector.Select(ctx)
+		give()
+		if workflow.GetInfo(ctx).GetContinueAsNewSuggested() && acquire.Len()+release.Len() == 0 {
+			return workflow.NewContinueAsNewError(ctx, semaphoreType, s)
+		}
+	}
+}
+
+// measureYardstick runs the semaphore on a server with Temporal's own dynamic
+// configuration, as a worker and a client of Temporal's SDK do by default.
+func measureYardstick(ctx context.Context, o Options, lasts time.Duration) (y Yardstick, err error) {
+	y.Callers = yardstickCallers
+	s, err := startServer(ctx, o, true)
+	if err != nil {
+		return y, err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	c, err := s.dial(ctx)
+	if err != nil {
+		return y, err
+	}
+	defer c.Close()
+	w := sdkworker.New(c, semaphoreQueue, sdkworker.Options{})
+	w.RegisterWorkflowWithOptions(semaphore, workflow.RegisterOptions{Name: semaphoreType})
+	if err := w.Start(); err != nil {
+		return y, err
+	}
+	defer w.Stop()
+	run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: "semaphore", TaskQueue: semaphoreQueue}, semaphoreType, semaphoreState{})
+	if err != nil {
+		return y, err
+	}
+	begin := time.Now().Add(callersPause)
+	end := begin.Add(lasts)
+	waits := make([][]time.Duration, yardstickCallers)
+	failed := make([]error, yardstickCallers)
+	var all sync.WaitGroup
+	for i := range yardstickCallers {
+		all.Go(func() {
+			for k := 0; failed[i] == nil; k++ {
+				at := time.Now()
+				if at.After(end) {
+					return
+				}
+				id := fmt.Sprintf("summarise-orders-2026-11-%05d/%d/%d", i, i, k)
+				if failed[i] = passSemaphore(ctx, c, run.GetID(), id, func() {
+					if got := time.Now(); got.After(begin) && got.Before(end) {
+						waits[i] = append(waits[i], got.Sub(at))
+					}
+				}); failed[i] != nil {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	list := sorted(waits...)
+	y.LeasesPerS = round(float64(len(list)) / lasts.Seconds())
+	y.P50MS, y.P99MS = percentile(list, 50), percentile(list, 99)
+	return y, errors.Join(failed...)
+}
+
+// passSemaphore takes a place, calls got, and gives it back.
+func passSemaphore(ctx context.Context, c client.Client, semaphore, id string, got func()) error {
+	if err := c.SignalWorkflow(ctx, semaphore, "", "acquire", id); err != nil {
+		return err
+	}
+	for holds := false; !holds; {
+		v, err := c.QueryWorkflow(ctx, semaphore, "", "holds", id)
+		if err == nil {
+			err = v.Get(&holds)
+		}
+		if err != nil && ctx.Err() != nil {
+			return err // else the server is busy, and the next look may be luckier
+		}
+		if !holds {
+			select {
+			case <-time.After(pollEvery):
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+	}
+	got()
+	return c.SignalWorkflow(ctx, semaphore, "", "release", id)
+}
