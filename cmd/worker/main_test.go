@@ -424,7 +424,7 @@ func TestDevInterrupted(t *testing.T) {
 		args []string
 		code int
 	}{
-		{[]string{"dev", "--port", "0", "--ui-port", "0"}, 0},
+		{[]string{"dev", "--port", "0", "--ui-port", "0", "--dashboard-port", "0"}, 0},
 		{[]string{"dev", "--once", "--json"}, exitInterrupted},
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
@@ -439,7 +439,7 @@ func TestDevInterrupted(t *testing.T) {
 }
 
 func TestDevInterruptedTwice(t *testing.T) {
-	c := start(t, nil, "dev", "--port", "0", "--ui-port", "0", "--memory")
+	c := start(t, nil, "dev", "--port", "0", "--ui-port", "0", "--dashboard-port", "0", "--memory")
 	c.waitFor("row none")
 	c.interrupt()
 	c.waitFor("Stopping") // for the calls under way, then for the server

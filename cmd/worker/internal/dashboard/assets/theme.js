@@ -1,0 +1,6 @@
+// Before anything is drawn: the colours that a person chose here before.
+(() => {
+  "use strict";
+  const chosen = localStorage.getItem("sluice-theme");
+  if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
+})();
