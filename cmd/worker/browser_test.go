@@ -164,7 +164,16 @@ func (b *browser) picture(name string, whole bool) {
 		dir = b.t.TempDir()
 	}
 	require.NoError(b.t, os.MkdirAll(dir, 0o755))
-	png := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{CaptureBeyondViewport: &whole}).Data
+	size := b.eval("innerWidth + ' ' + innerHeight + ' ' + document.documentElement.scrollHeight")
+	var width, height, all int64
+	_, err := fmt.Sscan(size, &width, &height, &all)
+	require.NoError(b.t, err)
+	if whole {
+		b.size(width, all)
+		b.eval("new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)))") // it is drawn
+	}
+	png := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{}).Data
+	b.size(width, height)
 	require.NoError(b.t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644))
 }
 

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -11,16 +14,16 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sluice/activities"
+	"sluice/policy"
 	"sluice/workflows"
 )
 
-// described is a gate as `worker describe` says.
-func described(t *testing.T, address, gate string) (st workflows.Status) {
-	t.Helper()
-	r := command(t, "", "describe", gate, "--output", "json", "--address", address)
-	require.Equal(t, 0, r.code, r.stderr)
-	require.NoError(t, json.Unmarshal([]byte(r.stdout), &st))
-	return st
+// described is a gate as `worker describe` says, if it does.
+func described(t *testing.T, address, gate string) (st workflows.Status, ok bool) {
+	var stdout bytes.Buffer
+	code := run(t.Context(), []string{"describe", gate, "--output", "json", "--address", address}, strings.NewReader(""), &stdout, io.Discard)
+	return st, code == 0 && json.Unmarshal(stdout.Bytes(), &st) == nil
 }
 
 // figures are the page's, in the words of a status.
@@ -62,9 +65,9 @@ func (b *browser) requireFigures(address, gate string) {
 	b.t.Helper()
 	var page, terminal map[string]string
 	require.Eventually(b.t, func() bool {
-		terminal = figuresOf(described(b.t, address, gate))
-		page = b.figures()
-		return assert.ObjectsAreEqual(terminal, page)
+		st, ok := described(b.t, address, gate)
+		terminal, page = figuresOf(st), b.figures()
+		return ok && assert.ObjectsAreEqual(terminal, page)
 	}, 20*time.Second, 200*time.Millisecond, "the page and describe never agreed")
 	assert.Equal(b.t, terminal, page)
 	b.t.Logf("page and describe agree: in flight %s, queue %s (%s), admissions %s, overloads %s", page["in_flight"], page["queued"], page["below queued"], page["admissions"], page["overloads"])
@@ -89,26 +92,28 @@ func TestDashboardDuringTheDemonstration(t *testing.T) {
 	assert.Contains(t, b.text("where"), "namespace default at "+address)
 
 	dev.waitFor("row cap")
-	const isCap = `document.getElementById("gate-heading").textContent.endsWith("#cap")`
-	b.until(isCap, "the first gate is shown by itself")
+	b.until(`document.getElementById("gate-heading").textContent.endsWith("#cap")`, "the first gate is shown by itself")
 	b.waitForChanges("tile-admissions", 3)
 	b.waitForChanges("tile-queued", 3)
 	b.until(`Number(document.getElementById("tile-overloads").textContent) > 4`, "the provider has said slow down")
 	b.until(`document.getElementById("value-flight-0").textContent !== "–"`, "the plots have words")
 	assert.Equal(t, "4", b.text("value-flight-1"), "the cap")
 	b.requireAccessible()
-	b.picture("dashboard-demonstration", false)
+	b.size(1200, 1330)
+	b.until(`Number(document.getElementById("tile-queued").textContent) <= 6`, "the row nears its end")
+	b.picture("dashboard", false) // that of the README is one of these
+	b.size(1280, 900)
 
+	paced := b.text("gate-heading") + "-and-pacing"
 	dev.waitFor("row cap+pacing")
-	const paced = "cap-and-pacing"
-	b.until(`[...document.querySelectorAll("#gates a")].some((a) => a.textContent.endsWith("#`+paced+`"))`, "the next gate is listed")
-	b.tabTo(`#gates a[href$="` + paced + `"]`)
-	b.press(kb.Enter)
-	b.until(`document.getElementById("gate-heading").textContent.endsWith("#`+paced+`")`, "the keyboard chooses a gate")
-	assert.Equal(t, "true", b.eval(`document.activeElement.matches("#gates a")`), "the focus stays")
-	require.Eventually(t, func() bool { return described(t, address, paced).Queued >= 8 }, 30*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { st, ok := described(t, address, paced); return ok && st.Queued >= 8 }, time.Minute, 20*time.Millisecond)
 	pause := command(t, "", "pause", paced, "--address", address, "--who", "ann", "--why", "to compare")
 	require.Equal(t, 0, pause.code, pause.stderr)
+	b.until(fmt.Sprintf(`[...document.querySelectorAll("#gates a")].some((a) => a.textContent === %q)`, paced), "the next gate is listed")
+	b.tabTo(`#gates a[href$="and-pacing"]`)
+	b.press(kb.Enter)
+	b.until(fmt.Sprintf(`document.getElementById("gate-heading").textContent === %q`, paced), "the keyboard chooses a gate")
+	assert.Equal(t, "true", b.eval(`document.activeElement.matches("#gates a")`), "the focus stays")
 	b.until(`document.getElementById("gate-state").textContent === "paused by ann: to compare"`, "why it is paused")
 	b.until(`document.getElementById("tile-in_flight").textContent === "0 / 4"`, "calls under way end")
 	b.requireFigures(address, paced)
@@ -146,4 +151,164 @@ func (b *browser) post(wish, token string) (status string) {
 	status = b.eval(fmt.Sprintf(`fetch("act", {method: "POST", headers: {"Content-Type": "application/json", "X-Sluice-Token": %q}, body: JSON.stringify(%s)}).then((r) => r.status)`, token, wish))
 	b.forgetMistakes(before) // the console tells of a refused request, as it should
 	return status
+}
+
+// dashboard starts `worker dashboard` for the stage's gate and opens it.
+func (s *stage) dashboard(b *browser, args ...string) (page *child, url string) {
+	s.t.Helper()
+	page = start(s.t, nil, append([]string{"dashboard", "--address", s.address, "--listen", "127.0.0.1:0"}, args...)...)
+	url = page.waitFor("Dashboard ")
+	b.openGate(url, s.gate.ID())
+	return page, url
+}
+
+// openGate opens a page, and there a gate.
+func (b *browser) openGate(url, gate string) {
+	b.t.Helper()
+	b.open(url)
+	b.until(`document.getElementById("connection").textContent === "live"`, "connected")
+	b.until(fmt.Sprintf(`[...document.querySelectorAll("#gates a")].some((a) => a.textContent === %q)`, gate), "the gate is listed")
+	b.eval(fmt.Sprintf(`[...document.querySelectorAll("#gates a")].find((a) => a.textContent === %q).click()`, gate))
+	b.until(fmt.Sprintf(`document.getElementById("gate-heading").textContent === %q && document.getElementById("tile-queued") !== null`, gate), "the gate is shown")
+}
+
+// act presses a button by the keyboard, says why, and confirms.
+func (b *browser) act(selector, why string) {
+	b.t.Helper()
+	b.until(fmt.Sprintf(`document.querySelector(%q) !== null`, selector), "the button is there")
+	b.tabTo(selector)
+	b.press(kb.Enter)
+	b.until(`document.getElementById("dialog").open`, "it asks first")
+	b.until(`document.activeElement.id === "dialog-why"`, "the focus is in the dialog")
+	b.press(why)
+	b.press(kb.Enter)
+}
+
+const hostile = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>`
+
+// TestDashboardControl: with --allow-control and the token a person can do what the
+// terminal's commands can, and it is in the gate's log.
+func TestDashboardControl(t *testing.T) {
+	b := newBrowser(t)
+	s := newStage(t, policy.Gate{Name: "page", MaxInFlight: 1, HolderTTL: 3 * time.Second})
+	require.NoError(t, (<-s.acquire(hostile)).err)
+	second := s.acquire("second " + hostile)
+	third := s.acquire("third call")
+	s.queued(2)
+	page, url := s.dashboard(b, "--allow-control", "--who", "ann@desk")
+	base, token, found := strings.Cut(url, "/#token=")
+	require.True(t, found, url)
+	assert.Equal(t, "false", b.eval(`location.href.includes("token")`), "it doesn't stay in the address")
+	b.until(`document.querySelectorAll("#queue tr").length === 2`, "the queue")
+	assert.Contains(t, b.eval(`document.querySelector("#leases th").textContent`), "<img", "text is text")
+	assert.NotContains(t, b.eval("document.title"), "owned")
+	b.requireAccessible()
+
+	b.act(`[data-do="pause"]`, "provider is down")
+	b.until(`document.getElementById("gate-state").textContent === "paused by ann@desk: provider is down"`, "it is paused")
+	assert.Equal(t, "Done: pause.", b.text("outcome"))
+	act := s.status().Log[0]
+	assert.Equal(t, []string{"pause", "ann@desk", "provider is down"}, []string{act.What, act.Who, act.Why})
+	b.requireFigures(s.address, "page")
+	b.picture("dashboard-control", true)
+
+	b.act(`[data-do="resume"]`, "it is up")
+	b.until(`document.getElementById("tile-paused").textContent === "no"`, "it is resumed")
+
+	b.tabTo(`[data-do="set"]`)
+	b.press(kb.Enter)
+	b.until(`document.activeElement.id === "dialog-fields"`, "the focus is in the dialog")
+	b.requireAccessible()
+	b.picture("dashboard-dialog", false)
+	b.press("max_in_flight=-1")
+	before := b.countMistakes()
+	b.eval(`document.getElementById("dialog-confirm").click()`)
+	b.until(`document.getElementById("dialog-error").textContent.includes("max_in_flight is -1; allowed: 0 (no cap) to 1000000")`, "what is refused is said")
+	b.forgetMistakes(before) // the console tells of a refused request
+	b.eval(`document.getElementById("dialog-fields").value = "max_in_flight=3"`)
+	b.eval(`document.getElementById("dialog-for").value = "10m"`)
+	b.eval(`document.getElementById("dialog-confirm").click()`)
+	b.until(`document.getElementById("tile-in_flight").textContent === "3 / 3"`, "all three are in flight")
+	require.NoError(t, (<-second).err)
+	require.NoError(t, (<-third).err)
+	assert.Equal(t, "Done: set max_in_flight=3; max_in_flight: 1 → 3.", b.text("outcome"))
+
+	fourth := s.acquire("fourth call")
+	b.act(`#queue [data-do="cancel_ticket"]`, "nobody needs it")
+	require.ErrorIs(t, (<-fourth).err, activities.ErrTicketCancelled)
+	b.act(`#leases [data-do="revoke_lease"]`, "it hangs")
+	b.until(`document.querySelectorAll("#leases tr").length === 2`, "its place is free")
+	b.act(`[data-do="reset"]`, "done")
+	b.until(`[...document.querySelectorAll("#limits tr")].find((tr) => tr.children[0].textContent === "max_in_flight").children[1].textContent === "1"`, "the policy's limit holds")
+	var log []string
+	for _, a := range s.status().Log {
+		log = append(log, a.Who+" "+string(a.Why))
+	}
+	assert.Equal(t, []string{"ann@desk provider is down", "ann@desk it is up", "ann@desk ", "ann@desk nobody needs it", "ann@desk it hangs", "ann@desk done"}, log)
+
+	b.press(kb.Escape)
+	wish := fmt.Sprintf(`{gate: %q, id: "by-hand", do: "pause", why: "by hand"}`, s.gate.ID())
+	assert.Equal(t, "403", b.post(wish, ""))
+	assert.Equal(t, "403", b.post(wish, "wrong"))
+	assert.False(t, s.status().Paused)
+	assert.Equal(t, "200", b.post(wish, token))
+	assert.True(t, s.status().Paused)
+	assert.Equal(t, "owned?", b.eval(`document.title.includes("owned") ? "owned" : "owned?"`))
+	b.requireNoMistakes(base)
+	page.interrupt()
+	r := page.wait(20 * time.Second)
+	require.Equal(t, 0, r.code, r.stderr)
+	assert.Contains(t, r.stderr, "Control          allowed")
+	b.until(`document.getElementById("connection").textContent.startsWith("connection lost")`, "the page says that its server is gone")
+}
+
+// TestDashboardWithoutControl has no button, and refuses what a button would send.
+func TestDashboardWithoutControl(t *testing.T) {
+	b := newBrowser(t)
+	s := newStage(t, policy.Gate{Name: "readonly", MaxInFlight: 1})
+	require.NoError(t, (<-s.acquire("first")).err)
+	s.acquire("second")
+	s.queued(1)
+	page, url := s.dashboard(b)
+	assert.NotContains(t, url, "token")
+	b.requireFigures(s.address, "readonly")
+	assert.Equal(t, "0", b.eval(`[...document.querySelectorAll("[data-do]")].filter((e) => e.checkVisibility()).length`))
+	assert.Equal(t, "403", b.post(fmt.Sprintf(`{gate: %q, do: "pause"}`, s.gate.ID()), "anything"))
+	assert.False(t, s.status().Paused)
+	b.requireNoMistakes(strings.TrimSuffix(url, "/"))
+
+	s.stop() // nobody hosts the gate any more
+	b.until(`document.getElementById("gate-error").textContent.startsWith("No answer since ")`, "a gate that doesn't answer is said to")
+	assert.Contains(t, b.text("gate-error"), "no worker answers for the gate")
+	b.picture("dashboard-no-answer", false)
+	page.interrupt()
+	r := page.wait(20 * time.Second)
+	require.Equal(t, 0, r.code, r.stderr)
+}
+
+// TestDashboardWithoutGates says so in words.
+func TestDashboardWithoutGates(t *testing.T) {
+	b := newBrowser(t)
+	own := server(t)
+	page := start(t, nil, "dashboard", "--address", own.HostPort(), "--listen", "127.0.0.1:0")
+	b.open(page.waitFor("Dashboard "))
+	b.until(`document.getElementById("no-gates").checkVisibility()`, "there is none")
+	b.requireAccessible()
+}
+
+func TestDashboardPortTaken(t *testing.T) {
+	s := sharedServer(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	r := command(t, "", "dashboard", "--address", s.HostPort(), "--listen", l.Addr().String())
+	requireOneLine(t, 1, r, "port "+l.Addr().String()+" is taken", "--listen", "port 0")
+}
+
+// TestDashboardForOthers warns that others reach it.
+func TestDashboardForOthers(t *testing.T) {
+	page := start(t, nil, "dashboard", "--address", sharedServer(t).HostPort(), "--listen", "0.0.0.0:0")
+	assert.Contains(t, page.waitFor("Warning "), "others reach this page")
+	page.interrupt()
+	require.Equal(t, 0, page.wait(20*time.Second).code)
 }

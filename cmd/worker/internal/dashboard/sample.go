@@ -11,7 +11,7 @@ import (
 // point is one instant of a gate's history. Numbers are absent where the gate did
 // not answer, or, of starts, where there is nothing to compare with.
 type point struct {
-	Tick     uint64   `json:"-"`
+	Seq      uint64   `json:"-"`
 	At       int64    `json:"t"` // milliseconds since 1970, as all instants of the page
 	Queued   *int     `json:"queued,omitempty"`
 	Parked   *int     `json:"parked,omitempty"`
@@ -93,19 +93,19 @@ func (h *history) add(p point) {
 	h.full = h.full || h.next == 0
 }
 
-// since returns the points after a tick.
-func (h *history) since(tick uint64) []point {
+// since returns the points after a number.
+func (h *history) since(seq uint64) []point {
 	list := []point{}
 	all := h.points[:h.next]
 	if h.full {
 		for _, p := range h.points[h.next:] {
-			if p.Tick > tick {
+			if p.Seq > seq {
 				list = append(list, p)
 			}
 		}
 	}
 	for _, p := range all {
-		if p.Tick > tick {
+		if p.Seq > seq {
 			list = append(list, p)
 		}
 	}
@@ -159,8 +159,9 @@ type news struct {
 
 func (n *news) encode() []byte {
 	data, err := json.Marshal(n)
-	if err != nil {
-		panic(err) // plain data
+	if err != nil { // a policy that this program takes for faulty
+		n.Gate.Status, n.Gate.Error, n.Gate.Since = nil, "its status can't be shown: "+err.Error(), n.Now
+		data, _ = json.Marshal(n) // all else is plain
 	}
 	return data
 }

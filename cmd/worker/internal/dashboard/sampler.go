@@ -10,11 +10,11 @@ import (
 
 	"sluice/cmd/worker/internal/gateclient"
 	"sluice/cmd/worker/internal/reading"
-	"sluice/workflows"
 )
 
 const (
-	// listEvery is how often the gates that there are are looked up.
+	// listEvery is how often the gates that there are are looked up; while there is
+	// none, each interval.
 	listEvery = 5 * time.Second
 	// fewGates are all asked each interval; of more, those that nobody looks at
 	// are asked every restEvery intervals.
@@ -29,16 +29,10 @@ const (
 	maxStreams = 64
 )
 
-// gates is what the sampler asks; gateclient.Client is one.
-type gates interface {
-	Gates(ctx context.Context) ([]string, error)
-	Status(ctx context.Context, gate string) (workflows.Status, error)
-}
-
 // sampler asks the gates how they are and tells the browsers. Safe for concurrent
 // use.
 type sampler struct {
-	gates    gates
+	gates    Gates
 	interval time.Duration
 	keep     int // points
 	always   bool
@@ -49,7 +43,8 @@ type sampler struct {
 	all      sync.WaitGroup
 
 	mu      sync.Mutex
-	tick    uint64
+	seq     uint64 // of the newest point of all gates
+	told    uint64 // to browsers
 	watched map[string]*watched
 	err     error // of the list
 	since   time.Time
@@ -80,13 +75,13 @@ type stream struct {
 	out  chan message
 }
 
-// message is encoded news and its number.
+// message is encoded news, and the number of the newest point that there was.
 type message struct {
-	tick uint64
+	seq  uint64
 	data []byte
 }
 
-func newSampler(g gates, interval time.Duration, keep int, always bool) *sampler {
+func newSampler(g Gates, interval time.Duration, keep int, always bool) *sampler {
 	ctx, stop := context.WithCancel(context.Background())
 	return &sampler{
 		gates: g, interval: interval, keep: keep, always: always, ctx: ctx, stop: stop, ended: make(chan struct{}), wake: make(chan struct{}, 1),
@@ -97,13 +92,15 @@ func newSampler(g gates, interval time.Duration, keep int, always bool) *sampler
 // run samples until close.
 func (s *sampler) run() {
 	defer close(s.ended)
+	s.ask(true)
 	ticker := time.NewTicker(s.interval)
 	defer ticker.Stop()
 	for {
-		s.ask()
 		select {
 		case <-ticker.C:
+			s.ask(true)
 		case <-s.wake:
+			s.ask(false)
 		case <-s.ctx.Done():
 			return
 		}
@@ -122,23 +119,23 @@ func (s *sampler) close() {
 	}
 }
 
-// ask begins a tick: it asks whichever gates are due.
-func (s *sampler) ask() {
+// ask asks whichever gates are due. A tick of the clock is told to all browsers, also
+// where there is nothing new; a browser that came has been told.
+func (s *sampler) ask(clock bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.streams) == 0 && !s.always {
 		return
 	}
-	if s.pending > 0 {
+	if s.pending > 0 && clock {
 		s.publishLocked() // some don't answer; the others shall be seen
 	}
 	now := time.Now()
-	if now.Sub(s.listed) >= listEvery && !s.listing {
+	if !s.listing && (now.Sub(s.listed) >= listEvery || len(s.watched) == 0) {
 		s.listing = true
 		s.pending++
 		s.all.Go(s.list)
 	}
-	s.tick++
 	looked := s.lookedAtLocked()
 	for _, w := range s.watched {
 		every := s.interval
@@ -153,7 +150,7 @@ func (s *sampler) ask() {
 		s.pending++
 		s.all.Go(func() { s.askOne(w) })
 	}
-	if s.pending == 0 {
+	if s.pending == 0 && clock {
 		s.publishLocked()
 	}
 }
@@ -220,18 +217,17 @@ func (s *sampler) askOne(w *watched) {
 	case err == nil:
 		r := reading.Reading{Status: &st, At: now}
 		if w.last != nil && (w.fails > 0 || now.Sub(w.last.At) > 2*restEvery*s.interval) {
-			w.history.add(point{Tick: s.tick, At: now.UnixMilli() - 1}) // nobody knows what was between
+			s.noteLocked(w, point{At: now.UnixMilli() - 1}) // nobody knows what was between
 			w.last = nil
 		}
 		p := pointOf(r, w.last)
-		p.Tick = s.tick
-		w.history.add(p)
+		s.noteLocked(w, p)
 		w.last, w.starts, w.err, w.fails, w.gone = &r, p.Starts, nil, 0, false
 	case s.ctx.Err() != nil:
 	default:
 		if w.err == nil {
-			w.since = now
-			w.history.add(point{Tick: s.tick, At: now.UnixMilli()})
+			w.since = w.asked
+			s.noteLocked(w, point{At: now.UnixMilli()})
 		}
 		w.err, w.gone, w.starts = err, errors.Is(err, gateclient.ErrNotRunning), nil
 		w.next = now.Add(min(s.interval<<min(w.fails, 10), lastBackOff))
@@ -255,17 +251,25 @@ func (s *sampler) publishLocked() {
 		if !done {
 			n := s.newsLocked(c.gate)
 			if n.Gate != nil {
-				n.Gate.Points = s.watched[c.gate].history.since(s.tick - 1)
+				n.Gate.Points = s.watched[c.gate].history.since(s.told)
 			}
 			data = n.encode()
 			encoded[c.gate] = data
 		}
 		select {
-		case c.out <- message{s.tick, data}:
+		case c.out <- message{s.seq, data}:
 		default:
 			s.dropLocked(c)
 		}
 	}
+	s.told = s.seq
+}
+
+// noteLocked adds a point to the history of a gate.
+func (s *sampler) noteLocked(w *watched, p point) {
+	s.seq++
+	p.Seq = s.seq
+	w.history.add(p)
 }
 
 // newsLocked is what is known, for a browser that looks at a gate.
@@ -341,14 +345,14 @@ func (s *sampler) open(gate string, after uint64) (*stream, error) {
 		s.watchLocked(gate)
 	}
 	n := s.newsLocked(gate)
-	n.Fresh = after == 0 || after > s.tick
+	n.Fresh = after == 0 || after > s.seq
 	if n.Fresh {
 		after = 0
 	}
 	if n.Gate != nil {
 		n.Gate.Points = s.watched[gate].history.since(after)
 	}
-	c.out <- message{s.tick, n.encode()}
+	c.out <- message{s.seq, n.encode()}
 	s.wakeUp()
 	return c, nil
 }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"sluice/cmd/worker/internal/gateclient"
+	"sluice/workflows"
 )
 
 //go:embed assets
@@ -36,9 +37,21 @@ const (
 	keepAlive = 15 * time.Second
 )
 
+// Gates is what the page needs of gates; a [gateclient.Client] has it.
+type Gates interface {
+	// Gates lists the gates that run.
+	Gates(ctx context.Context) ([]string, error)
+	// Status asks a gate how it is.
+	Status(ctx context.Context, gate string) (workflows.Status, error)
+	// Act makes an operator's act.
+	Act(ctx context.Context, gate string, o workflows.Operate) (workflows.Act, error)
+}
+
+var _ Gates = (*gateclient.Client)(nil)
+
 // Options of a page. Gates, Namespace and Listen are required.
 type Options struct {
-	Gates *gateclient.Client
+	Gates Gates // safe for concurrent use
 	// Address and Namespace are what the page says that it shows.
 	Address   string
 	Namespace string
@@ -208,8 +221,8 @@ func (s *Server) calledRightly(host string) bool {
 // events is the stream of a browser.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	var after uint64
-	if epoch, tick, ok := strings.Cut(r.Header.Get("Last-Event-ID"), "-"); ok && epoch == s.epoch {
-		after, _ = strconv.ParseUint(tick, 10, 64) // what isn't one is 0: everything
+	if epoch, seq, ok := strings.Cut(r.Header.Get("Last-Event-ID"), "-"); ok && epoch == s.epoch {
+		after, _ = strconv.ParseUint(seq, 10, 64) // what isn't one is 0: everything
 	}
 	c, err := s.sampler.open(r.URL.Query().Get("gate"), after)
 	if err != nil {
@@ -236,7 +249,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	for {
 		select {
 		case m, open := <-c.out:
-			if !open || !write("id: %s-%d\ndata: %s\n\n", s.epoch, m.tick, m.data) {
+			if !open || !write("id: %s-%d\ndata: %s\n\n", s.epoch, m.seq, m.data) {
 				return
 			}
 		case <-quiet.C:

@@ -64,7 +64,7 @@ function render(news) {
     show(get("gate-error"), "This gate is not running, or has not been asked yet.");
     return;
   }
-  show(get("gate-error"), d.error && `No answer since ${clock(d.since, news.now)}: ${d.error}.${d.status ? ` What is shown is as of ${clock(d.at, news.now)}.` : ""}`);
+  show(get("gate-error"), d.error && `No answer since ${clock(d.since, news.now)}${d.status ? `; what is shown is as of ${clock(d.at, news.now)}` : ""}. ${d.error}`);
   plots.add(d.points, news.now);
   if (!d.status) return;
   renderState(d, news.now);
@@ -113,7 +113,7 @@ function tiles(d, now) {
     ["queued", "Queue", String(st.queued), `${st.queued - st.parked} present, ${st.parked} parked`],
     ["starts", "Starts per second", number(d.starts), `limit: ${d.pacing}`],
     ["next_start", "Next start", left(st.next_start) ? "in " + left(st.next_start) : "at once", "as far as pacing goes"],
-    ["oldest", "Longest wait", age(st.ages.oldest), `half at least ${age(st.ages.p50)}`],
+    ["oldest", "Longest wait", age(st.ages.oldest), `median ${age(st.ages.p50)}, 90th percentile ${age(st.ages.p90)}`],
     ["cooldown", "Cooldown", cooling || "none", d.cooldown],
     ["paused", "Paused", st.paused ? "yes" : "no", st.pause_cause ?? ""],
     ["admissions", "Admissions", String(c.admissions), `${c.releases} given back`],

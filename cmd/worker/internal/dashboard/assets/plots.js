@@ -14,11 +14,11 @@ const plots = [
     { name: "starts per second", of: (p) => p.starts, color: 1 },
     { name: "limit", of: (p) => p.limit, color: 5, dash: true, none: "none" }] },
   { id: "waits", title: "How long calls wait", format: seconds, series: [
-    { name: "waiting now, half of them at least", of: (p) => p.age_p50, color: 1 },
-    { name: "waiting now, a tenth at least", of: (p) => p.age_p90, color: 2 },
-    { name: "waiting now, the longest", of: (p) => p.oldest, color: 4 },
-    { name: "in flight, had waited, half of them at most", of: (p) => p.wait_p50, color: 3 },
-    { name: "in flight, had waited, nine tenths at most", of: (p) => p.wait_p90, color: 5 }] },
+    { name: "waiting: median", of: (p) => p.age_p50, color: 1 },
+    { name: "waiting: 90th percentile", of: (p) => p.age_p90, color: 2 },
+    { name: "waiting: longest", of: (p) => p.oldest, color: 4 },
+    { name: "in flight, had waited: median", of: (p) => p.wait_p50, color: 3 },
+    { name: "in flight, had waited: 90th percentile", of: (p) => p.wait_p90, color: 5 }] },
 ];
 
 let points = [];
@@ -74,7 +74,17 @@ let nowShown = 0;
 
 function range() {
   const first = points.length ? points[0].t : nowShown;
-  return [Math.max(nowShown - keep, Math.min(first, nowShown - 60_000)) / 1000, nowShown / 1000];
+  return [Math.max(nowShown - keep, Math.min(first, nowShown - 30_000)) / 1000, nowShown / 1000];
+}
+
+// alone are the points that no line would show.
+function alone(u, series) {
+  const v = u.data[series];
+  const found = [];
+  for (let i = 0; i < v.length; i++) {
+    if (v[i] !== null && (v[i - 1] ?? null) === null && (v[i + 1] ?? null) === null) found.push(i);
+  }
+  return found;
 }
 
 function build(plot, box) {
@@ -89,7 +99,7 @@ function build(plot, box) {
       { ...axis, size: 48, values: (u, at) => at.map((v) => (plot.format ? span(v) : String(v))), incrs: plot.format ? undefined : [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5] },
     ],
     series: [{}, ...plot.series.map((s) => ({
-      label: s.name, stroke: color("--s" + s.color), width: s.dash ? 1.5 : 2, dash: s.dash ? [6, 4] : undefined, points: { show: false }, spanGaps: false,
+      label: s.name, stroke: color("--s" + s.color), width: s.dash ? 1.5 : 2, dash: s.dash ? [6, 4] : undefined, points: { show: true, size: 5, filter: alone }, spanGaps: false,
     }))],
     hooks: { drawClear: [paintBands], setCursor: [(u) => values(plot, u.cursor.idx)] },
   }, [[], ...plot.series.map(() => [])], box);
