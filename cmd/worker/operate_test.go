@@ -238,7 +238,7 @@ func TestTheOperationsPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/operations.md")
 	require.NoError(t, err)
 	p := &program{}
-	for _, c := range append(p.operateCommands(), p.gatesCommand(), p.describeCommand(), p.watchCommand()) {
+	for _, c := range append(p.operateCommands(), p.gatesCommand(), p.describeCommand(), p.watchCommand(), p.dashboardCommand()) {
 		assert.Contains(t, string(page), "worker "+c.Name())
 	}
 	for _, field := range policy.Settable() {

@@ -108,11 +108,12 @@ function tiles(d, now) {
   const left = (t) => (t && ms(t) > now ? span((ms(t) - now) / 1000) : "");
   const age = (t) => (t ? span((now - ms(t)) / 1000) : "–");
   const cooling = left(st.cooldown_until);
+  const next = left(Math.max(st.next_start ? ms(st.next_start) : 0, st.cooldown_until ? ms(st.cooldown_until) : 0));
   return [
     ["in_flight", "In flight", st.cap ? `${st.in_flight} / ${st.cap}` : String(st.in_flight), `${d.started} started, ${d.reserved} granted ahead`],
     ["queued", "Queue", String(st.queued), `${st.queued - st.parked} present, ${st.parked} parked`],
     ["starts", "Starts per second", number(d.starts), `limit: ${d.pacing}`],
-    ["next_start", "Next start", left(st.next_start) ? "in " + left(st.next_start) : "at once", "as far as pacing goes"],
+    ["next_start", "Next start", st.paused ? "not now" : next ? "in " + next : "at once", st.paused ? "the gate is paused" : "as far as pacing and cooldown go"],
     ["oldest", "Longest wait", age(st.ages.oldest), `median ${age(st.ages.p50)}, 90th percentile ${age(st.ages.p90)}`],
     ["cooldown", "Cooldown", cooling || "none", d.cooldown],
     ["paused", "Paused", st.paused ? "yes" : "no", st.pause_cause ?? ""],

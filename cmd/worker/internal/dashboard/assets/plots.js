@@ -99,7 +99,7 @@ function build(plot, box) {
       { ...axis, size: 48, values: (u, at) => at.map((v) => (plot.format ? span(v) : String(v))), incrs: plot.format ? undefined : [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5] },
     ],
     series: [{}, ...plot.series.map((s) => ({
-      label: s.name, stroke: color("--s" + s.color), width: s.dash ? 1.5 : 2, dash: s.dash ? [6, 4] : undefined, points: { show: true, size: 5, filter: alone }, spanGaps: false,
+      label: s.name, stroke: color("--s" + s.color), width: s.dash ? 1.5 : 2, dash: s.dash ? [6, 4] : undefined, points: { show: true, size: 5, fill: color("--s" + s.color), filter: alone }, spanGaps: false,
     }))],
     hooks: { drawClear: [paintBands], setCursor: [(u) => values(plot, u.cursor.idx)] },
   }, [[], ...plot.series.map(() => [])], box);
