@@ -95,7 +95,7 @@ func TestDashboardDuringTheDemonstration(t *testing.T) {
 	b.until(`document.getElementById("gate-heading").textContent.endsWith("#cap")`, "the first gate is shown by itself")
 	b.waitForChanges("tile-admissions", 3)
 	b.waitForChanges("tile-queued", 3)
-	b.until(`Number(document.getElementById("tile-overloads").textContent) > 4`, "the provider has said slow down")
+	b.until(`Number(document.getElementById("tile-overloads").textContent) > 0`, "the provider has said slow down")
 	b.until(`document.getElementById("value-flight-0").textContent !== "–"`, "the plots have words")
 	assert.Equal(t, "4", b.text("value-flight-1"), "the cap")
 	b.requireAccessible()

@@ -31,6 +31,9 @@ func serve(t *testing.T, o Options) *Server {
 	return s
 }
 
+// transport keeps no connection, so that none is left behind.
+var transport = &http.Transport{DisableKeepAlives: true}
+
 // base is the address without the token.
 func (s *Server) base() string {
 	base, _, _ := strings.Cut(s.URL(), "#")
@@ -45,7 +48,7 @@ func (s *Server) ask(t *testing.T, method, path, body string, change func(*http.
 	if change != nil {
 		change(r)
 	}
-	response, err := http.DefaultTransport.RoundTrip(r)
+	response, err := transport.RoundTrip(r)
 	require.NoError(t, err)
 	defer response.Body.Close()
 	data, err := io.ReadAll(response.Body)
@@ -178,7 +181,7 @@ func TestTheStream(t *testing.T) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.base()+"/events?gate=a", nil)
 		require.NoError(t, err)
 		r.Header.Set("Last-Event-ID", last)
-		response, err := http.DefaultTransport.RoundTrip(r)
+		response, err := transport.RoundTrip(r)
 		require.NoError(t, err)
 		defer response.Body.Close()
 		assert.Equal(t, "text/event-stream", response.Header.Get("Content-Type"))

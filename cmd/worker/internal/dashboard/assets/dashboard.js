@@ -24,8 +24,10 @@ function listen() {
     heard = Date.now();
     connection("good", "live");
     const news = JSON.parse(event.data);
-    if (!gate && news.gates.length > 0) { // the first one, unless a person chooses
-      history.replaceState(null, "", "#" + new URLSearchParams({ gate: news.gates[0].gate }));
+    if (!gate && news.gates.length > 0) { // one where something happens, unless a person chooses
+      const busy = (g) => g.kind !== "unreachable" && (g.queued > 0 || parseInt(g.in_use) > 0);
+      const first = news.gates.find(busy) ?? news.gates.find((g) => g.kind !== "unreachable") ?? news.gates[0];
+      history.replaceState(null, "", "#" + new URLSearchParams({ gate: first.gate }));
       select();
       return;
     }
@@ -193,7 +195,11 @@ get("theme").addEventListener("click", () => {
   const next = order[(order.indexOf(document.documentElement.dataset.theme ?? "") + 1) % order.length];
   if (next) document.documentElement.dataset.theme = next;
   else delete document.documentElement.dataset.theme;
-  localStorage.setItem("sluice-theme", next);
+  try {
+    localStorage.setItem("sluice-theme", next);
+  } catch {
+    // Nothing is kept here: it holds until the page is loaded again.
+  }
   showTheme();
   plots.lay();
 });
