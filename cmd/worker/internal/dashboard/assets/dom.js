@@ -23,12 +23,16 @@ export function make(tag, props = {}, ...children) {
 // a text, or an object: text, class, title, or make, which makes its content once.
 export function fill(body, rows) {
   const old = new Map([...body.children].map((tr) => [tr.dataset.key, tr]));
+  const stay = new Set(rows.map((row) => row.key));
+  for (const [key, tr] of old) { // first, so that none of the others moves
+    if (stay.has(key)) continue;
+    if (tr.contains(document.activeElement)) body.closest("[tabindex]")?.focus(); // not to the page's beginning
+    tr.remove();
+  }
   let at = body.firstElementChild;
   for (const row of rows) {
     let tr = old.get(row.key);
-    if (tr) {
-      old.delete(row.key);
-    } else {
+    if (!tr) {
       tr = make("tr", { "data-key": row.key });
       row.cells.forEach((cell, i) => tr.append(make(i === (row.head ?? -1) ? "th" : "td", i === (row.head ?? -1) ? { scope: "row" } : {})));
     }
@@ -47,7 +51,6 @@ export function fill(body, rows) {
     if (row.current) tr.setAttribute("aria-current", "true");
     else tr.removeAttribute("aria-current");
   }
-  for (const tr of old.values()) tr.remove();
 }
 
 // show shows an element with a text, or hides it where there is none.
