@@ -20,7 +20,7 @@ func (l *durableLink) card() (*sdkpb.UserMetadata, *commonpb.Memo, error) {
 		summary = strings.ToValidUTF8(summary[:maxSummary], "")
 	}
 	details := "Sluice's admission control of `" + g.ID() + "`: the queue, the leases and the cooldown of all workers of this namespace that call it. " +
-		"It began with " + g.LimitsText() + ". It runs for good and continues as new. Terminated, it forgets its queue; see the manual on operating gates before."
+		"It began with " + g.LimitsText() + ". It runs for good and continues as new; terminated, it forgets its queue."
 	meta := &sdkpb.UserMetadata{}
 	var err error
 	if meta.Summary, err = l.DataConverter.ToPayload(summary); err != nil {
