@@ -24,6 +24,7 @@ type attempt struct {
 	gates     []Gate // of which it had a lease
 	details   []any  // the last heartbeat details that the user recorded in this attempt
 	recorded  bool
+	told      bool // the heartbeat details say what a wait was for, in this attempt or the one before
 	cancelled bool // a wait ended because the activity was cancelled
 }
 
@@ -59,7 +60,7 @@ func acquire(ctx context.Context, g Gate, cost Cost, queueTimeout time.Duration)
 	if info.IsLocalActivity {
 		return g.Acquire(ctx, r)
 	}
-	stop := a.heartbeat(ctx, info)
+	stop := a.heartbeat(ctx, info, g)
 	defer stop()
 	l, err := g.Acquire(ctx, r)
 	switch {
@@ -125,12 +126,14 @@ const (
 
 // heartbeat keeps the activity's heartbeat going while it waits, so that a
 // cancellation reaches it. The user's progress stays what it was: the details
-// recorded last, in this attempt or the one before, are recorded again.
-func (a *attempt) heartbeat(ctx context.Context, info activity.Info) (stop func()) {
+// recorded last, in this attempt or the one before, are recorded again. Where there
+// are none, they say what it waits for.
+func (a *attempt) heartbeat(ctx context.Context, info activity.Info, g Gate) (stop func()) {
 	every := unsetBeat
 	if info.HeartbeatTimeout > 0 {
 		every = info.HeartbeatTimeout / 3
 	}
+	since := time.Now()
 	done := make(chan struct{})
 	ended := make(chan struct{})
 	go func() {
@@ -140,7 +143,7 @@ func (a *attempt) heartbeat(ctx context.Context, info activity.Info) (stop func(
 		for {
 			select {
 			case <-timer.C:
-				a.beat(ctx)
+				a.beat(ctx, g, since)
 				timer.Reset(every)
 			case <-ctx.Done():
 				return
@@ -149,11 +152,17 @@ func (a *attempt) heartbeat(ctx context.Context, info activity.Info) (stop func(
 			}
 		}
 	}()
-	return func() { close(done); <-ended }
+	return func() {
+		close(done)
+		<-ended
+		if a != nil {
+			a.takeBack(ctx)
+		}
+	}
 }
 
-// beat records a heartbeat without changing the details.
-func (a *attempt) beat(ctx context.Context) {
+// beat records a heartbeat without changing the user's details.
+func (a *attempt) beat(ctx context.Context, g Gate, since time.Time) {
 	if a == nil { // no interceptor: nobody can know what the user recorded
 		if !activity.HasHeartbeatDetails(ctx) {
 			activity.RecordHeartbeat(ctx)
@@ -165,8 +174,13 @@ func (a *attempt) beat(ctx context.Context) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	details := a.details
-	if !a.recorded && activity.HasHeartbeatDetails(ctx) {
+	switch {
+	case a.recorded:
+	case activity.HasHeartbeatDetails(ctx):
 		details = previousDetails(ctx)
+	default:
+		details = waitInfoOf(g, since)
+		a.told = a.told || details != nil
 	}
 	activity.RecordHeartbeat(context.WithValue(ctx, beatKey{}, true), details...)
 }

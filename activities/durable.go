@@ -142,11 +142,16 @@ func (l *durableLink) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	metadata, memo, err := l.card()
+	if err != nil {
+		return err
+	}
 	_, err = l.Service.StartWorkflowExecution(ctx, &workflowservice.StartWorkflowExecutionRequest{
 		Namespace: l.Namespace, WorkflowId: l.workflowID, RequestId: uuid.NewString(), Identity: l.Identity,
 		WorkflowType: &commonpb.WorkflowType{Name: workflows.WorkflowType},
 		TaskQueue:    &taskqueuepb.TaskQueue{Name: workflows.TaskQueue, Kind: enumspb.TASK_QUEUE_KIND_NORMAL},
 		Input:        input, WorkflowTaskTimeout: durationpb.New(workflows.TaskTimeout),
+		UserMetadata: metadata, Memo: memo,
 		WorkflowIdReusePolicy:    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		WorkflowIdConflictPolicy: enumspb.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING,
 	})

@@ -38,12 +38,14 @@ func (w *workerInterceptor) InterceptActivity(_ context.Context, next intercepto
 
 type activityInbound struct {
 	interceptor.ActivityInboundInterceptorBase
-	gates func() *Gates
+	gates    func() *Gates
+	outbound *activityOutbound
 }
 
 func (i *activityInbound) Init(outbound interceptor.ActivityOutboundInterceptor) error {
 	o := &activityOutbound{}
 	o.Next = outbound
+	i.outbound = o
 	return i.Next.Init(o)
 }
 
@@ -57,7 +59,7 @@ func (i *activityInbound) ExecuteActivity(ctx context.Context, in *interceptor.E
 	if err != nil {
 		return nil, err
 	}
-	a := &attempt{began: time.Now(), acquires: map[string]int{}}
+	a := &attempt{began: time.Now(), acquires: map[string]int{}, told: ownDetails(ctx, i.outbound.Next)}
 	ctx = context.WithValue(WithGates(ctx, gates), attemptKey, a)
 	if g == nil {
 		return a.run(ctx, info, func() (any, error) { return i.Next.ExecuteActivity(ctx, in) })

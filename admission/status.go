@@ -3,6 +3,7 @@ package admission
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 // Status is the whole gate for a person. Ages are for the reader to compute
@@ -26,8 +27,24 @@ type Status struct {
 	Holders      []HolderStatus
 	Leases       []LeaseStatus  // at most the limit asked for, oldest first
 	Queue        []TicketStatus // likewise, the head first
+	Ages         Ages
+	Waits        Quantiles // from arrival to start, of all leases
 	Counters     Counters
 	StateCounter uint64
+}
+
+// Ages says how long the present tickets of the whole queue have waited, by when
+// they arrived. Zero instants: none is present.
+type Ages struct {
+	Present int     // how many there are
+	P50     Instant // of the one that half of them came after
+	P90     Instant
+	Oldest  Instant
+}
+
+// Quantiles are those of a number of durations. All are 0 where there is none.
+type Quantiles struct {
+	P50, P90, Max time.Duration
 }
 
 // HolderStatus is one holder for a person.
@@ -78,11 +95,13 @@ func (s *Scheduler) Status(limit int) Status {
 			Waiting: h.waiting, Queued: int(h.queued.tickets), Leased: h.leased,
 		})
 	}
+	var waits []time.Duration
 	for i := range s.q.entries {
 		e := &s.q.entries[i]
 		if e.state != entryLeased {
 			continue
 		}
+		waits = append(waits, max(e.startAt.Sub(e.arrivedAt), 0))
 		if e.startAt > s.now {
 			st.Reserved++
 		} else {
@@ -94,6 +113,8 @@ func (s *Scheduler) Status(limit int) Status {
 	}
 	slices.SortFunc(st.Leases, func(a, b LeaseStatus) int { return cmp.Compare(a.Lease, b.Lease) })
 	st.Leases = st.Leases[:min(max(limit, 0), len(st.Leases))]
+	st.Waits = quantiles(waits)
+	st.Ages = s.Ages()
 	first := s.first()
 	for i := s.q.head; i != none && len(st.Queue) < limit; i = s.q.entries[i].next {
 		e := &s.q.entries[i]
@@ -103,6 +124,48 @@ func (s *Scheduler) Status(limit int) Status {
 		})
 	}
 	return st
+}
+
+// Ages describes the ages of the queue. It walks it: a cost that grows with its
+// length.
+func (s *Scheduler) Ages() Ages {
+	a := Ages{Present: s.queued - s.parked}
+	if a.Present <= 0 {
+		return Ages{}
+	}
+	p50, p90 := rank(a.Present, 50), rank(a.Present, 90) // by age: the oldest stand first
+	at := a.Present
+	for i := s.q.head; i != none; i = s.q.entries[i].next {
+		e := &s.q.entries[i]
+		if e.holder == none {
+			continue
+		}
+		if at == a.Present {
+			a.Oldest = e.arrivedAt
+		}
+		if at == p90 {
+			a.P90 = e.arrivedAt
+		}
+		if at == p50 {
+			a.P50 = e.arrivedAt
+			break
+		}
+		at--
+	}
+	return a
+}
+
+// rank is the nearest rank of a percentile among n, from 1.
+func rank(n, percent int) int { return max((n*percent+99)/100, 1) }
+
+// quantiles sorts the durations.
+func quantiles(of []time.Duration) Quantiles {
+	n := len(of)
+	if n == 0 {
+		return Quantiles{}
+	}
+	slices.Sort(of)
+	return Quantiles{P50: of[rank(n, 50)-1], P90: of[rank(n, 90)-1], Max: of[n-1]}
 }
 
 func (s *Scheduler) holderName(i int32) string {

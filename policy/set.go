@@ -229,6 +229,28 @@ func RateText(r admission.Rate, burst int64) string {
 	return text
 }
 
+// LimitsText is what a gate enforces, in a few words: "8 in flight, 5 requests
+// per 1s". It is never empty.
+func (g *Gate) LimitsText() string {
+	var parts []string
+	if g.MaxInFlight > 0 {
+		parts = append(parts, fmt.Sprintf("%d in flight", g.MaxInFlight))
+	}
+	rate := func(unit string, r admission.Rate, burst int64) {
+		if r.Limit > 0 {
+			parts = append(parts, strings.Replace(RateText(r, burst), " per", " "+unit+" per", 1))
+		}
+	}
+	rate("requests", g.Requests, 1)
+	for _, b := range g.Budgets {
+		rate(b.Unit, b.Rate, b.Rate.Limit)
+	}
+	if len(parts) == 0 {
+		return "no limits"
+	}
+	return strings.Join(parts, ", ")
+}
+
 // text is the key's value as a person reads it, with what 0 stands for.
 func (k key) text(g *Gate) string {
 	v := k.value(g)

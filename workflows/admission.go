@@ -62,6 +62,8 @@ type gate struct {
 	changed bool // something happened since the main coroutine last looked
 	leaving bool // the run continues as new: no wait may open
 
+	detailed detailed
+
 	exchange admission.Exchange // buffers
 	woken    []string
 }
@@ -327,6 +329,7 @@ func (g *gate) step(ctx workflow.Context) {
 	g.endOverlays(ctx)
 	g.s.Advance(g.now(ctx))
 	g.endWaits("")
+	g.detail(ctx)
 }
 
 // sleep waits for a message or the timer. The timer is armed anew only when it

@@ -47,7 +47,26 @@ type Status struct {
 	Holders  []Holder `json:"holders,omitempty"`
 	Leases   []Lease  `json:"leases,omitempty"` // the oldest ones
 	Queue    []Ticket `json:"queue,omitempty"`  // the first in line
+	Ages     Ages     `json:"ages"`
+	Waits    Waits    `json:"waits"`
 	Counters Counters `json:"counters"`
+}
+
+// Ages says how long the tickets of the whole queue have waited, parked ones left
+// out: when those arrived that have waited longer than half of them, than nine
+// tenths, and than all others. Zero where there is none.
+type Ages struct {
+	P50    time.Time `json:"p50,omitzero"`
+	P90    time.Time `json:"p90,omitzero"`
+	Oldest time.Time `json:"oldest,omitzero"`
+}
+
+// Waits says how long the calls in flight had waited, from their arrival to their
+// start. 0 where there is none.
+type Waits struct {
+	P50 Duration `json:"p50"`
+	P90 Duration `json:"p90"`
+	Max Duration `json:"max"`
 }
 
 // Cooldown says where a cooldown came from.
@@ -122,6 +141,8 @@ func (g *gate) status() (Status, error) {
 		Policy: g.base, InForce: g.effective(), Overlays: g.overlays, Log: g.start.Log, LowerLimits: g.start.Lower,
 		InFlight: st.InUse, Cap: st.Limits.MaxInFlight, Reserved: st.Reserved, Started: st.Started, Queued: st.Queued, Parked: st.Parked,
 		Paused: st.Paused, PauseCause: st.PauseCause, LearnUntil: st.LearnUntil.Time(), Counters: countersOf(&st.Counters),
+		Ages:  Ages{P50: st.Ages.P50.Time(), P90: st.Ages.P90.Time(), Oldest: st.Ages.Oldest.Time()},
+		Waits: Waits{P50: Duration(st.Waits.P50), P90: Duration(st.Waits.P90), Max: Duration(st.Waits.Max)},
 	}
 	if st.Cooldown != 0 {
 		out.CooldownUntil = st.Cooldown.Time()

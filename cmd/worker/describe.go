@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice/cmd/worker/internal/gateclient"
+	"sluice/cmd/worker/internal/reading"
 	"sluice/policy"
 	"sluice/workflows"
 )
@@ -62,50 +63,14 @@ type view struct {
 	at time.Time
 }
 
-// now is the reader's time, unless the gate is ahead of it.
-func (v view) now() time.Time {
-	if v.Now.After(v.at) {
-		return v.Now
-	}
-	return v.at
-}
-
-func (v view) left(t time.Time) time.Duration { return t.Sub(v.now()) }
-func (v view) age(t time.Time) time.Duration  { return v.now().Sub(t) }
-
-// state is why the gate admits nothing, or "open".
-func (v view) state() string {
-	switch {
-	case v.Paused:
-		return "paused"
-	case v.left(v.LearnUntil) > 0:
-		return "learning " + span(v.left(v.LearnUntil))
-	case v.left(v.CooldownUntil) > 0:
-		return "cooldown " + span(v.left(v.CooldownUntil))
-	}
-	return "open"
-}
-
-func (v view) inUse() string {
-	if v.Cap == 0 {
-		return fmt.Sprint(v.InFlight)
-	}
-	return fmt.Sprintf("%d/%d", v.InFlight, v.Cap)
-}
-
-func (v view) pacing() string { return policy.RateText(v.InForce.Requests, 1) }
-
-// started tells leases that run from those that are granted ahead, by the
-// reader's time.
-func (v view) started() (reserved, started int) {
-	reserved, started = v.Reserved, v.Started
-	for _, l := range v.Leases {
-		if l.StartAt.After(v.Now) && !l.StartAt.After(v.now()) {
-			reserved, started = reserved-1, started+1
-		}
-	}
-	return reserved, started
-}
+func (v view) reading() reading.Reading         { return reading.Reading{Status: v.Status, At: v.at} }
+func (v view) now() time.Time                   { return v.reading().Now() }
+func (v view) left(t time.Time) time.Duration   { return v.reading().Left(t) }
+func (v view) age(t time.Time) time.Duration    { return v.reading().Age(t) }
+func (v view) state() string                    { return v.reading().State() }
+func (v view) inUse() string                    { return v.reading().InUse() }
+func (v view) pacing() string                   { return v.reading().Pacing() }
+func (v view) started() (reserved, started int) { return v.reading().Running() }
 
 // by is who did it and why.
 func by(who, why string) string {
@@ -144,7 +109,7 @@ func (v view) head(b *strings.Builder) {
 		state += " by " + v.PauseCause
 	}
 	line("state", "%s", strings.TrimSuffix(state, " by "))
-	line("cooldown", "%s", v.cooldown())
+	line("cooldown", "%s", v.reading().CooldownText())
 	reserved, started := v.started()
 	in := fmt.Sprint(v.InFlight)
 	if v.Cap > 0 {
@@ -159,62 +124,11 @@ func (v view) head(b *strings.Builder) {
 	line("pacing", "%s", pacing)
 }
 
-// cooldown is the present one or the last one, and what it came from.
-func (v view) cooldown() string {
-	if v.Cooldown == nil {
-		return "none so far"
-	}
-	c := v.Cooldown
-	cause := c.Source
-	if c.Status != 0 {
-		cause = fmt.Sprintf("%d, %s", c.Status, c.Source)
-	}
-	cause = fmt.Sprintf("%s, asked for %s", cause, span(time.Duration(c.Asked)))
-	if c.Applied != c.Asked {
-		cause += ", applied " + span(time.Duration(c.Applied))
-	}
-	if d := v.left(v.CooldownUntil); d > 0 {
-		return fmt.Sprintf("%s left, until %s (%s)", span(d), clock(v.CooldownUntil, v.now()), cause)
-	}
-	return fmt.Sprintf("over; the last one began %s ago (%s)", span(v.age(c.At)), cause)
-}
-
 // limits shows what is in force, and the policy's where that differs.
 func (v view) limits(b *strings.Builder) {
-	changed := map[string]policy.Change{}
-	for _, c := range v.Policy.Changes(v.InForce) {
-		changed[c.Field] = c
-	}
 	t := table{head: []string{"LIMIT", "IN FORCE", fmt.Sprintf("POLICY (REVISION %d)", v.Policy.Revision)}, narrow: 2}
-	add := func(field, value string) {
-		was := ""
-		if c, is := changed[field]; is {
-			was = c.Old
-			delete(changed, field)
-		}
-		t.add(field, value, was)
-	}
-	g := v.InForce
-	inFlight := fmt.Sprint(g.MaxInFlight)
-	if g.MaxInFlight == 0 {
-		inFlight = "no cap"
-	}
-	add("max_in_flight", inFlight)
-	add("requests", policy.RateText(g.Requests, 1))
-	for _, budget := range g.Budgets {
-		add("budgets."+budget.Unit, policy.RateText(budget.Rate, budget.Rate.Limit))
-	}
-	cooldown := policy.DurationText(max(g.MaxCooldown, 0))
-	if g.MaxCooldown < 0 {
-		cooldown = "no feedback"
-	}
-	add("max_cooldown", cooldown)
-	add("max_queue", fmt.Sprint(g.MaxQueue))
-	add("max_hold", policy.DurationText(g.MaxHold))
-	for _, c := range v.Policy.Changes(v.InForce) {
-		if _, left := changed[c.Field]; left {
-			add(c.Field, c.New)
-		}
+	for _, l := range v.reading().Limits() {
+		t.add(l.Field, l.Value, l.Policy)
 	}
 	b.WriteString("\n")
 	t.write(b, "")

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.temporal.io/sdk/client"
 
+	"sluice/cmd/worker/internal/dashboard"
 	"sluice/cmd/worker/internal/demo"
 	"sluice/tests/loopback"
 )
@@ -27,9 +28,10 @@ const (
 
 type devFlags struct {
 	serverFlags
-	once       bool
-	json       bool
-	experiment string
+	once          bool
+	json          bool
+	experiment    string
+	dashboardPort int
 }
 
 func (p *program) devCommand() *cobra.Command {
@@ -37,9 +39,9 @@ func (p *program) devCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dev",
 		Short: "Run everything at once, with a demonstration",
-		Long: `Run a Temporal server, its web UI, a provider with a real quota and worker
-processes, and demonstrate what admission does. Then stay up until Ctrl-C and say
-where to look.
+		Long: `Run a Temporal server, its web UI, a page that shows the gates live, a provider with
+a real quota and worker processes, and demonstrate what admission does. Then stay up
+until Ctrl-C and say where to look.
 
 The demonstration makes 40 calls from 10 workflows over 2 worker processes to a
 provider that takes 10 requests/s without burst and 4 in flight, and answers 429
@@ -55,13 +57,16 @@ With --once it exits after the demonstration: ports are then free ones unless
 given, and the database is a temporary file unless --db or --memory is given. If
 it is interrupted before that, the exit status is 130.`,
 		Example: `  worker dev
-  worker dev --memory --port 0 --ui-port 0
+  worker dev --memory --port 0 --ui-port 0 --dashboard-port 0
   worker dev --once --json | tail -n 1 | jq '.rows[2]'
   worker dev --once --experiment six`,
 		Args: args(0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.check(c); err != nil {
 				return err
+			}
+			if f.dashboardPort < 0 || f.dashboardPort > 65535 {
+				return portRange(c, "--dashboard-port", f.dashboardPort)
 			}
 			experiment, err := demo.FindExperiment(f.experiment)
 			if err != nil {
@@ -71,6 +76,7 @@ it is interrupted before that, the exit status is 130.`,
 		},
 	}
 	f.add(c)
+	c.Flags().IntVar(&f.dashboardPort, "dashboard-port", defaultDashboardPort, "port of the page that shows the gates; 0 for a free one")
 	c.Flags().BoolVar(&f.once, "once", false, "exit after the demonstration")
 	c.Flags().StringVar(&f.experiment, "experiment", demo.Experiments()[0].Name, "what to demonstrate: "+demo.ExperimentNames())
 	c.Flags().BoolVar(&f.json, "json", false, "print one JSON object as the last line of standard output; the table goes to standard error")
@@ -135,6 +141,13 @@ func (p *program) dev(c *cobra.Command, f devFlags, experiment *demo.Experiment)
 	}
 	defer temporal.Close()
 
+	page, err := p.devDashboard(ctx, temporal, f, e)
+	if err != nil {
+		return p.interrupted(ctx, f, err)
+	}
+	defer func() { err = errors.Join(err, page.Stop()) }()
+	p.console.line("Dashboard %s", page.URL())
+
 	d := demo.New(demo.Options{
 		Experiment: experiment,
 		Client:     temporal, Address: e.server.HostPort(), Namespace: devNamespace, Provider: provider,
@@ -153,7 +166,7 @@ func (p *program) dev(c *cobra.Command, f devFlags, experiment *demo.Experiment)
 	if err != nil {
 		return p.interrupted(ctx, f, err)
 	}
-	if err := p.printDemo(experiment, rows, e, provider, f); err != nil || f.once {
+	if err := p.printDemo(experiment, rows, e, page, provider, f); err != nil || f.once {
 		return err
 	}
 	p.console.line("Ctrl-C stops it.")
@@ -173,6 +186,9 @@ func (f *devFlags) forOnce(c *cobra.Command) (remove func(), err error) {
 	}
 	if !c.Flags().Changed("ui-port") {
 		f.uiPort = 0
+	}
+	if !c.Flags().Changed("dashboard-port") {
+		f.dashboardPort = 0
 	}
 	if f.memory || c.Flags().Changed("db") {
 		return func() {}, nil
@@ -211,7 +227,7 @@ func (p *program) progress(e *demo.Experiment) func(string, loopback.Stats) {
 }
 
 // printDemo prints the table and where to look, or with --json the result.
-func (p *program) printDemo(x *demo.Experiment, rows []demo.Row, e *embedded, provider *demo.Provider, f devFlags) error {
+func (p *program) printDemo(x *demo.Experiment, rows []demo.Row, e *embedded, page *dashboard.Server, provider *demo.Provider, f devFlags) error {
 	out := p.stdout
 	if f.json {
 		out = p.console
@@ -220,7 +236,7 @@ func (p *program) printDemo(x *demo.Experiment, rows []demo.Row, e *embedded, pr
 		return err
 	}
 	if !f.once {
-		fmt.Fprintf(out, "\nWhere to look\n  Temporal UI          %s\n", e.ui.URL())
+		fmt.Fprintf(out, "\nWhere to look\n  %-20s %s\n  %-20s %s\n", "dashboard", page.URL(), "Temporal UI", e.ui.URL())
 		for _, r := range demo.Gated(rows) {
 			fmt.Fprintf(out, "  %-20s %s\n", "gate of "+r.Name, r.WorkflowID)
 			fmt.Fprintf(out, "  %-20s %s\n", "", workflowURL(e.ui.URL(), r.WorkflowID))
@@ -236,7 +252,7 @@ func (p *program) printDemo(x *demo.Experiment, rows []demo.Row, e *embedded, pr
 	}
 	return json.NewEncoder(p.stdout).Encode(demoResult{
 		Experiment: x.Name, Rows: rows, Calls: x.Calls, Workflows: x.Workflows, Processes: x.Processes,
-		Address: e.server.HostPort(), UI: e.ui.URL(), Namespace: devNamespace, Provider: provider.URL,
+		Address: e.server.HostPort(), UI: e.ui.URL(), Dashboard: page.URL(), Namespace: devNamespace, Provider: provider.URL,
 	})
 }
 
@@ -249,6 +265,7 @@ type demoResult struct {
 	Processes  int        `json:"processes"`
 	Address    string     `json:"address"` // of the Temporal server
 	UI         string     `json:"ui"`
+	Dashboard  string     `json:"dashboard"`
 	Namespace  string     `json:"namespace"`
 	Provider   string     `json:"provider"`
 }

@@ -12,6 +12,7 @@
 //	worker gates          the gates that run in a namespace
 //	worker describe GATE  one of them: limits, leases, queue with reasons, cooldown
 //	worker watch GATE     the same, live
+//	worker dashboard      a page that shows all of them live
 //	worker pause, resume, set, reset, cancel-ticket, revoke-lease GATE ...
 //	worker version
 //

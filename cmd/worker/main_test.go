@@ -252,6 +252,12 @@ func TestMistakesInTheCommandLine(t *testing.T) {
 		{[]string{"describe", "g", "--rows", "-1"}, "--rows is -1"},
 		{[]string{"describe", "g", "--timeout", "0"}, "--timeout is 0s"},
 		{[]string{"watch", "g", "--interval", "1ms"}, "--interval is 1ms; it may be 100ms or more"},
+		{[]string{"dashboard", "now"}, `unexpected argument "now"`},
+		{[]string{"dashboard", "--listen", "8088"}, "host:port"},
+		{[]string{"dashboard", "--listen", "localhost:http"}, "65535"},
+		{[]string{"dashboard", "--interval", "1ms"}, "--interval is 1ms; it may be 100ms or more"},
+		{[]string{"dashboard", "--timeout", "0"}, "--timeout is 0s"},
+		{[]string{"dev", "--dashboard-port", "70000"}, "--dashboard-port is 70000"},
 		{[]string{"pause"}, "1 needed"},
 		{[]string{"set", "g"}, "at least one FIELD=VALUE"},
 		{[]string{"set", "g", "max_in_flight"}, `"max_in_flight" is not FIELD=VALUE`},
@@ -273,7 +279,7 @@ func TestMissingFile(t *testing.T) {
 }
 
 func TestHelpAndVersion(t *testing.T) {
-	for _, args := range [][]string{{}, {"--help"}, {"dev", "--help"}, {"server", "--help"}, {"provider", "--help"}, {"run", "--help"}, {"validate", "--help"}, {"version"}, {"completion", "bash"}} {
+	for _, args := range [][]string{{}, {"--help"}, {"dev", "--help"}, {"server", "--help"}, {"provider", "--help"}, {"run", "--help"}, {"validate", "--help"}, {"dashboard", "--help"}, {"version"}, {"completion", "bash"}} {
 		r := command(t, "", args...)
 		require.Equal(t, 0, r.code, r.stderr)
 		require.NotEmpty(t, r.stdout)
@@ -424,7 +430,7 @@ func TestDevInterrupted(t *testing.T) {
 		args []string
 		code int
 	}{
-		{[]string{"dev", "--port", "0", "--ui-port", "0"}, 0},
+		{[]string{"dev", "--port", "0", "--ui-port", "0", "--dashboard-port", "0"}, 0},
 		{[]string{"dev", "--once", "--json"}, exitInterrupted},
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
@@ -439,7 +445,7 @@ func TestDevInterrupted(t *testing.T) {
 }
 
 func TestDevInterruptedTwice(t *testing.T) {
-	c := start(t, nil, "dev", "--port", "0", "--ui-port", "0", "--memory")
+	c := start(t, nil, "dev", "--port", "0", "--ui-port", "0", "--dashboard-port", "0", "--memory")
 	c.waitFor("row none")
 	c.interrupt()
 	c.waitFor("Stopping") // for the calls under way, then for the server

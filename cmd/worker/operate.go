@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 
 	"sluice/cmd/worker/internal/gateclient"
 	"sluice/policy"
@@ -152,70 +150,11 @@ look-ahead (1s unless set) without a start.` + actHelp,
 		},
 	}, workflows.DoSet, func(o *workflows.Operate, args []string) (err error) {
 		o.For = workflows.Duration(d)
-		o.Set, err = setValues(args[1:])
+		o.Set, err = gateclient.SetValues(args[1:])
 		return err
 	})
 	c.Flags().DurationVar(&d, "for", 0, "how long it holds; without it, until reset")
 	return c
-}
-
-// setValues reads FIELD=VALUE as a policy file would.
-func setValues(assignments []string) (map[string]json.RawMessage, error) {
-	set := map[string]json.RawMessage{}
-	for _, a := range assignments {
-		field, text, _ := strings.Cut(a, "=")
-		if _, twice := set[field]; twice {
-			return nil, fmt.Errorf("%s is set twice", field)
-		}
-		var n yaml.Node
-		if err := yaml.Unmarshal([]byte(text), &n); err != nil {
-			return nil, fmt.Errorf("%s is %q, which can't be read: %s", field, text, strings.TrimPrefix(err.Error(), "yaml: "))
-		}
-		value, err := jsonValue(&n)
-		if err != nil {
-			return nil, fmt.Errorf("%s is %q: %w", field, text, err)
-		}
-		set[field] = value
-	}
-	return set, nil
-}
-
-// jsonValue is a value of a policy file in JSON. Numbers keep their digits.
-func jsonValue(n *yaml.Node) (json.RawMessage, error) {
-	switch n.Kind {
-	case yaml.DocumentNode:
-		return jsonValue(n.Content[0])
-	case yaml.MappingNode:
-		m := map[string]json.RawMessage{}
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			v, err := jsonValue(n.Content[i+1])
-			if err != nil {
-				return nil, err
-			}
-			m[n.Content[i].Value] = v
-		}
-		return json.Marshal(m)
-	case yaml.SequenceNode:
-		list := []json.RawMessage{}
-		for _, item := range n.Content {
-			v, err := jsonValue(item)
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, v)
-		}
-		return json.Marshal(list)
-	case yaml.ScalarNode:
-		if tag := n.ShortTag(); tag == "!!int" || tag == "!!float" || tag == "!!bool" {
-			if json.Valid([]byte(n.Value)) {
-				return json.RawMessage(n.Value), nil
-			}
-		}
-		return json.Marshal(n.Value)
-	case yaml.AliasNode:
-		return nil, fmt.Errorf("aliases are not supported")
-	}
-	return json.RawMessage(`""`), nil // nothing stands behind the =
 }
 
 // actCommand makes the command of one act. fill adds what its arguments say.
@@ -284,18 +223,9 @@ type actResult struct {
 	workflows.Act
 }
 
-// act makes an act and says what it came to. What can't be set isn't sent.
+// act makes an act and says what it came to.
 func (p *program) act(ctx context.Context, gates *gateclient.Client, gate string, o workflows.Operate, output string) error {
-	if o.Do == workflows.DoSet {
-		st, err := gates.Status(ctx, gate)
-		if err != nil {
-			return err
-		}
-		if _, _, err := st.InForce.With(o.Set); err != nil {
-			return fmt.Errorf("%s", strings.Join(strings.Split(err.Error(), "\n"), "; ")) // one line; a policy has one for each fault
-		}
-	}
-	act, err := gates.Operate(ctx, gate, o)
+	act, err := gates.Act(ctx, gate, o)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"sluice/activities"
 	"sluice/admission"
+	"sluice/cmd/worker/internal/gateclient"
 	"sluice/policy"
 	"sluice/workflows"
 )
@@ -215,7 +216,7 @@ func TestWhoIsKnownByDefault(t *testing.T) {
 
 // TestValuesAreThoseOfAPolicyFile: numbers keep their digits, text stays text.
 func TestValuesAreThoseOfAPolicyFile(t *testing.T) {
-	set, err := setValues([]string{
+	set, err := gateclient.SetValues([]string{
 		"max_in_flight=4", "requests_per_second=2.50", "min_interval=275ms", "look_ahead=0",
 		"budgets=[{unit: tokens, limit: 90000, per: 1m}]", "requests={limit: 5, per: 1s}", "a=", "b=010", "c==",
 	})
@@ -237,7 +238,7 @@ func TestTheOperationsPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/operations.md")
 	require.NoError(t, err)
 	p := &program{}
-	for _, c := range append(p.operateCommands(), p.gatesCommand(), p.describeCommand(), p.watchCommand()) {
+	for _, c := range append(p.operateCommands(), p.gatesCommand(), p.describeCommand(), p.watchCommand(), p.dashboardCommand()) {
 		assert.Contains(t, string(page), "worker "+c.Name())
 	}
 	for _, field := range policy.Settable() {

@@ -55,6 +55,7 @@ calls to a provider with a quota, and leaves everything up to look at.`,
   worker validate sluice.yaml
   worker run --config sluice.yaml --address 127.0.0.1:7233
   worker gates
+  worker dashboard
   worker set gpt-4o max_in_flight=4 --for 10m --why "provider is slow"`,
 		SilenceErrors: true, // report says them
 		SilenceUsage:  true,
@@ -72,7 +73,7 @@ calls to a provider with a quota, and leaves everything up to look at.`,
 		return usageError{command: c.CommandPath(), text: err.Error()}
 	})
 	root.AddCommand(p.devCommand(), p.serverCommand(), p.providerCommand(), p.runCommand(), p.validateCommand(), p.schemaCommand(), p.versionCommand(), p.demoWorkerCommand(), p.demoProviderCommand())
-	root.AddCommand(p.gatesCommand(), p.describeCommand(), p.watchCommand())
+	root.AddCommand(p.gatesCommand(), p.describeCommand(), p.watchCommand(), p.dashboardCommand())
 	root.AddCommand(p.operateCommands()...)
 	root.AddCommand(p.soakCommand(), p.soakServerCommand(), p.soakProviderCommand(), p.soakWorkerCommand())
 	root.AddCommand(p.benchCommand(), p.benchProcessCommand())

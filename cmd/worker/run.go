@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	sdkworker "go.temporal.io/sdk/worker"
 
 	"sluice/activities"
-	"sluice/policy"
 	"sluice/tests/loopback"
 	"sluice/worker"
 )
@@ -119,7 +117,7 @@ func (p *program) run(ctx context.Context, f runFlags) error {
 	p.console.line("Temporal server  %s, namespace %s", at.address, at.namespace)
 	p.console.line("Task queue       %s, activity CallProvider", f.taskQueue)
 	for _, g := range loaded.Gates() {
-		p.console.line("Gate             %s: %s; workflow %s", g.ID(), limitsOf(g), g.WorkflowID())
+		p.console.line("Gate             %s: %s; workflow %s", g.ID(), g.LimitsText(), g.WorkflowID())
 	}
 	p.console.line("Ctrl-C stops it.")
 
@@ -131,28 +129,4 @@ func (p *program) run(ctx context.Context, f runFlags) error {
 	}
 	w.Stop() // drains, then the plugin says farewell to the gates
 	return err
-}
-
-// limitsOf is what a gate enforces, in a few words.
-func limitsOf(g *policy.Gate) string {
-	var parts []string
-	if g.MaxInFlight > 0 {
-		parts = append(parts, fmt.Sprintf("%d in flight", g.MaxInFlight))
-	}
-	if r := g.Requests; r.Limit > 0 {
-		text := fmt.Sprintf("%d requests per %v", r.Limit, r.Per)
-		if r.Burst > 1 {
-			text += fmt.Sprintf(", bursts of %d", r.Burst)
-		}
-		parts = append(parts, text)
-	}
-	for _, b := range g.Budgets {
-		if b.Rate.Limit > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s per %v", b.Rate.Limit, b.Unit, b.Rate.Per))
-		}
-	}
-	if len(parts) == 0 {
-		return "no limits"
-	}
-	return strings.Join(parts, ", ")
 }

@@ -1,10 +1,11 @@
 package main
 
 import (
-	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"sluice/cmd/worker/internal/reading"
 )
 
 // tableWidth is what a table keeps to, in characters, so that it doesn't wrap.
@@ -106,26 +107,6 @@ func writeList(b *strings.Builder, indent string, parts []string) {
 	b.WriteString(indent + line + "\n")
 }
 
-// span is a duration as a person reads it at a glance: 0.4s, 3.2s, 4m05s, 3h12m,
-// 2d03h. Less than nothing is nothing.
-func span(d time.Duration) string {
-	switch d = max(d, 0).Round(100 * time.Millisecond); {
-	case d < time.Minute:
-		return fmt.Sprintf("%.1fs", d.Seconds())
-	case d < time.Hour:
-		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
-	case d < 24*time.Hour:
-		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
-}
+func span(d time.Duration) string { return reading.Span(d) }
 
-// clock is an instant as a person reads it: the local time of day, with the day
-// where it is another one.
-func clock(t, now time.Time) string {
-	t, now = t.Local(), now.Local()
-	if t.YearDay() == now.YearDay() && t.Year() == now.Year() {
-		return t.Format(time.TimeOnly)
-	}
-	return t.Format(time.DateTime)
-}
+func clock(t, now time.Time) string { return reading.Clock(t, now) }

@@ -46,6 +46,7 @@ func register(r sdkworker.Registry) {
 	r.RegisterActivity(FailUnderLease)
 	r.RegisterActivity(WaitForLease)
 	r.RegisterActivity(Progress)
+	r.RegisterActivity(NoProgress)
 }
 
 func quiet() log.Logger {

@@ -59,9 +59,17 @@ func (s *server) close() error {
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// dial opens a connection of its own.
+// dial opens a connection of its own, as the SDK does by default.
 func (s *server) dial(ctx context.Context, plugins ...client.Plugin) (client.Client, error) {
 	return client.DialContext(ctx, client.Options{HostPort: s.HostPort(), Namespace: namespace, Logger: log.NewStructuredLogger(quiet), Plugins: plugins})
+}
+
+// dialAsPlugin opens a connection as the plugin does for its gates.
+func (s *server) dialAsPlugin(ctx context.Context) (client.Client, error) {
+	return client.DialContext(ctx, client.Options{
+		HostPort: s.HostPort(), Namespace: namespace, Logger: log.NewStructuredLogger(quiet),
+		ConnectionOptions: client.ConnectionOptions{GrpcCompression: &client.GrpcCompressionNone{}},
+	})
 }
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -128,7 +136,7 @@ func (b *bed) hold(ctx context.Context, n int, o Options) error {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
-			c, err := b.dial(ctx)
+			c, err := b.dialAsPlugin(ctx)
 			if err != nil {
 				failed[i] = err
 				return
