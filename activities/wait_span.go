@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+	"go.temporal.io/sdk/temporal"
 
 	"sluice/admission"
 	"sluice/workflows/contract"
@@ -339,9 +340,9 @@ func errorType(err error) string {
 	case errors.Is(err, ErrStopped):
 		return "sluice.Stopped"
 	case errors.Is(err, context.DeadlineExceeded):
-		return "context.DeadlineExceeded"
-	case errors.Is(err, context.Canceled):
-		return "context.Canceled"
+		return "deadline_exceeded"
+	case errors.Is(err, context.Canceled), temporal.IsCanceledError(err):
+		return "canceled"
 	}
 	return fmt.Sprintf("%T", err) // a cause that somebody gave
 }
