@@ -697,6 +697,7 @@ func (h *holder) conflictLocked(fields []string) {
 	h.flight = nil
 	for _, t := range h.tickets {
 		if !t.started {
+			h.refusedLocked(&contract.Refusal{Kind: contract.RefusalKind_REFUSAL_POLICY_CONFLICT})
 			h.failLocked(t, err)
 		}
 	}

@@ -198,8 +198,8 @@ func (t *telemetry) close(ctx context.Context) {
 	t.later.drain(ctx)
 }
 
-// refusalKinds are the kinds that the gate refuses tickets for, as its status
-// names them.
+// refusalKinds are the kinds that a gate refuses tickets for, as its status names
+// them; the first one stands for those of a newer gate.
 var refusalKinds = []string{"unspecified", "queue_timeout", "queue_full", "never_admissible", "too_late", "invalid", "superseded", "policy_conflict", "operator"}
 
 // gateTelemetry is telemetry of one gate, with the sets of attributes made
@@ -249,8 +249,10 @@ func (t *telemetry) of(g policy.Gate) *gateTelemetry {
 	for _, options := range o.byOutcome {
 		o.add(o.attempts, 0, options)
 	}
-	for _, options := range o.byKind {
-		o.add(o.refusals, 0, options)
+	for kind, options := range o.byKind {
+		if kind > 0 {
+			o.add(o.refusals, 0, options)
+		}
 	}
 	for _, options := range o.byWhy {
 		o.add(o.handBacks, 0, options)
@@ -337,9 +339,15 @@ func (h *holder) handedBackLocked(t *ticket, why contract.HandBackReason) {
 
 // refusedLocked counts a refusal.
 func (h *holder) refusedLocked(r *contract.Refusal) {
-	if g := h.telemetry; g != nil {
-		g.add(g.refusals, 1, g.byKind[int32(r.Kind)])
+	g := h.telemetry
+	if g == nil {
+		return
 	}
+	options, known := g.byKind[int32(r.Kind)]
+	if !known {
+		options = g.byKind[0]
+	}
+	g.add(g.refusals, 1, options)
 }
 
 // exchangedLocked counts an exchange that was answered.
