@@ -153,7 +153,7 @@ func (t *Telemetry) exportTraces(ctx context.Context, o Options, about *resource
 	case asked("TRACES"):
 		e, err := autoexport.NewSpanExporter(ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("OTEL_TRACES_EXPORTER is %q: %w", os.Getenv("OTEL_TRACES_EXPORTER"), err)
 		}
 		exporters = append(exporters, e)
 	}
@@ -180,7 +180,7 @@ func (t *Telemetry) exportMetrics(ctx context.Context, o Options, about *resourc
 	if asked("METRICS") {
 		r, err := autoexport.NewMetricReader(ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("OTEL_METRICS_EXPORTER is %q: %w", os.Getenv("OTEL_METRICS_EXPORTER"), err)
 		}
 		readers = append(readers, r)
 	}
