@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"sluice/worker/telemetry"
 )
@@ -35,7 +36,7 @@ type telemetryFlags struct {
 
 func (f *telemetryFlags) add(c *cobra.Command, spans string) {
 	flags := c.Flags()
-	flags.StringVar(&f.mode, "telemetry", telemetryOn, "on: export traces and metrics as OTEL_... and the flags below say; off: none")
+	addTelemetry(flags, &f.mode, "export traces and metrics as OTEL_... and the other flags say")
 	flags.BoolVar(&f.console, "otel-console", false, "print each span as a line of JSON on "+spans)
 	flags.StringVar(&f.listen, "metrics-listen", "", `serve metrics for Prometheus at this address, such as 127.0.0.1:9464; port 0 for a free one (default: don't)`)
 }
@@ -44,9 +45,10 @@ func (f *telemetryFlags) check(c *cobra.Command) error {
 	bad := func(format string, args ...any) error {
 		return usageError{command: c.CommandPath(), text: fmt.Sprintf(format, args...)}
 	}
+	if wrong := checkTelemetry(f.mode); wrong != "" {
+		return bad("%s", wrong)
+	}
 	switch {
-	case f.mode != telemetryOn && f.mode != telemetryOff:
-		return bad("--telemetry is %q; it may be on or off", f.mode)
 	case f.off() && (f.console || f.listen != ""):
 		return bad("--telemetry off excludes --otel-console and --metrics-listen")
 	case f.listen == "":
@@ -60,6 +62,19 @@ func (f *telemetryFlags) check(c *cobra.Command) error {
 		return bad("--metrics-listen has port %q; it may be 0 to 65535", port)
 	}
 	return nil
+}
+
+// addTelemetry adds the flag that switches all off.
+func addTelemetry(flags *pflag.FlagSet, mode *string, on string) {
+	flags.StringVar(mode, "telemetry", telemetryOn, "on: "+on+"; off: none")
+}
+
+// checkTelemetry says what is wrong with that flag; empty: nothing.
+func checkTelemetry(mode string) string {
+	if mode == telemetryOn || mode == telemetryOff {
+		return ""
+	}
+	return fmt.Sprintf("--telemetry is %q; it may be on or off", mode)
 }
 
 func (f *telemetryFlags) off() bool { return f.mode == telemetryOff }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"sluice/cmd/worker/internal/tracing"
 	"sluice/worker/telemetry"
 )
 
@@ -150,25 +150,16 @@ type teller struct {
 // open sets up what the order says. stderr gets what the environment wants on a
 // console: standard output is the teller's.
 func (o telemetryOrder) open(ctx context.Context, stdout, stderr io.Writer) (*teller, error) {
-	t := &teller{out: stdout, telemetry: telemetry.Off(), stop: make(chan struct{})}
-	if o.Off {
-		return t, nil
-	}
-	if os.Getenv("OTEL_METRICS_EXPORTER") == "prometheus" {
-		// Its port is one, and the processes are several.
-		if err := os.Setenv("OTEL_METRICS_EXPORTER", "none"); err != nil {
-			return nil, err
-		}
-	}
+	t := &teller{out: stdout, stop: make(chan struct{})}
 	options := telemetry.Options{Gather: o.Metrics, Output: stderr}
 	if o.Spans {
 		options.Console = spanWriter{t}
 	}
 	var err error
-	if t.telemetry, err = telemetry.Setup(ctx, options); err != nil {
+	if t.telemetry, err = tracing.ForChild(ctx, o.Off, options); err != nil {
 		return nil, err
 	}
-	if o.Metrics {
+	if t.telemetry.Gatherer != nil {
 		t.done.Go(t.tellMetrics)
 	}
 	return t, nil
