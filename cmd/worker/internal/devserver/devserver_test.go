@@ -503,3 +503,19 @@ func (b *lockedBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.b.String()
 }
+
+// TestTheWorkersExporterIsNotTheServers: the server leaves OTEL_TRACES_EXPORTER to the
+// workers, whatever it says; by itself it doesn't start with most values.
+func TestTheWorkersExporterIsNotTheServers(t *testing.T) {
+	t.Setenv("OTEL_TRACES_EXPORTER", "console")
+	s, err := Start(t.Context(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := os.Getenv("OTEL_TRACES_EXPORTER"); got != "console" {
+		t.Errorf("OTEL_TRACES_EXPORTER is %q afterwards", got)
+	}
+	if err := s.Stop(); err != nil {
+		t.Error(err)
+	}
+}

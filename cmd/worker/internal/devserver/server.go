@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -166,6 +167,7 @@ func createNamespaces(store *serverconfig.SQL, names []string) error {
 func boot(ctx context.Context, o Options, ports *ports, store *serverconfig.SQL, db *database) (*Server, error) {
 	s := &Server{hostPort: ports.frontend(), log: newServerLog(o.Log), db: db}
 	err := s.log.guard(func() error {
+		defer untraced()()
 		ports.free() // as late as it can be: NewServer opens them
 		internal, err := temporal.NewServer(
 			temporal.WithConfig(serverConfig(o.IP, ports, store)),
@@ -194,6 +196,19 @@ func boot(ctx context.Context, o Options, ports *ports, store *serverconfig.SQL,
 		return nil, err
 	}
 	return s, nil
+}
+
+// untraced takes OTEL_TRACES_EXPORTER away until the returned function is called.
+// It is meant for the workers: the server would export spans of its own, knows few of
+// the values, and doesn't start with the others.
+func untraced() (restore func()) {
+	const name = "OTEL_TRACES_EXPORTER"
+	value, set := os.LookupEnv(name)
+	if !set {
+		return func() {}
+	}
+	_ = os.Unsetenv(name) // fails for no name
+	return func() { _ = os.Setenv(name, value) }
 }
 
 // waitUntilReady asks each namespace for a workflow that doesn't exist. The answer
