@@ -3,7 +3,7 @@ package activities
 import (
 	"context"
 	"strconv"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -30,11 +30,12 @@ type attemptSpan struct {
 	telemetry *gateTelemetry
 	span      trace.Span // nil: not recorded
 	limits    *admission.Limits
-	once      sync.Once
+	ended     atomic.Bool
 }
 
-// beginAttempt follows the attempt of a lease that is about to be returned.
-func (h *holder) beginAttempt(ctx context.Context, l *lease, local bool) {
+// beginAttempt follows the attempt of a lease that is about to be returned. Where its
+// wait w is not recorded, neither is the attempt.
+func (h *holder) beginAttempt(ctx context.Context, l *lease, local bool, w *waitSpan) {
 	g := h.telemetry
 	if g == nil {
 		return
@@ -42,7 +43,10 @@ func (h *holder) beginAttempt(ctx context.Context, l *lease, local bool) {
 	g.add(g.admissions, 1, g.counts)
 	a := &l.attempt
 	a.telemetry, a.limits = g, &h.limits
-	if a.span = g.start(ctx, spanAttempt, time.Now()); a.span == nil {
+	if w == nil || w.span == nil {
+		return
+	}
+	if a.span = g.start(ctx, spanAttempt); a.span == nil {
 		return
 	}
 	defer g.recovered("span")
@@ -56,22 +60,18 @@ func (h *holder) beginAttempt(ctx context.Context, l *lease, local bool) {
 // end tells what came of the attempt; the first call counts. lostAt is when its
 // lease was lost; zero: it wasn't.
 func (a *attemptSpan) end(f Feedback, lostAt time.Time) {
-	if a.telemetry == nil {
+	g := a.telemetry
+	if g == nil || a.ended.Swap(true) {
 		return
 	}
-	a.once.Do(func() {
-		g := a.telemetry
-		g.add(g.attempts, 1, g.byOutcome[f.Outcome])
-		if f.Outcome == Overload {
-			g.add(g.overloads, 1, g.counts)
-		}
-		applied := appliedOf(a.limits, f)
-		if a.span == nil && applied <= 0 {
-			return
-		}
+	g.add(g.attempts, 1, g.byOutcome[f.Outcome])
+	if f.Outcome == Overload {
+		g.add(g.overloads, 1, g.counts)
+	}
+	if applied := appliedOf(a.limits, f); a.span != nil || applied > 0 {
 		now := time.Now()
 		g.later.do(func() { a.tell(f, applied, now, lostAt) })
-	})
+	}
 }
 
 // appliedOf is the cooldown that a gate makes of feedback, or the least that it may

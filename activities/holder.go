@@ -168,9 +168,9 @@ func (h *holder) Acquire(ctx context.Context, r Request) (Lease, error) {
 	h.endWait(w, l, err)
 	switch l := l.(type) {
 	case *lease:
-		h.beginAttempt(ctx, l, false)
+		h.beginAttempt(ctx, l, false, w)
 	case shareLease:
-		h.beginAttempt(ctx, l.lease, true)
+		h.beginAttempt(ctx, l.lease, true, w)
 	}
 	return l, err
 }

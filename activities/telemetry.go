@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"sluice/admission"
 	"sluice/policy"
@@ -100,6 +101,9 @@ func newTelemetry(g *Gates) *telemetry {
 			p = otel.GetTracerProvider()
 		}
 		t.tracer = p.Tracer(scope)
+		if _, none := t.tracer.(noop.Tracer); none {
+			t.tracer = nil // it would take its time for nothing
+		}
 	})
 	g.shielded("MeterProvider", func() {
 		p := g.options.MeterProvider
@@ -300,8 +304,9 @@ func (g *gateTelemetry) measures(h metric.Float64Histogram) (yes bool) {
 	return h.Enabled(context.Background())
 }
 
-// start begins a span; nil where nobody records it.
-func (g *gateTelemetry) start(ctx context.Context, name string, at time.Time) (span trace.Span) {
+// start begins a span; nil where nobody records it. It is told nothing yet: that
+// would cost something where nobody does.
+func (g *gateTelemetry) start(ctx context.Context, name string) (span trace.Span) {
 	if g.tracer == nil {
 		return nil
 	}
@@ -312,7 +317,7 @@ func (g *gateTelemetry) start(ctx context.Context, name string, at time.Time) (s
 		}
 	}()
 	defer g.recovered("tracer")
-	_, span = g.tracer.Start(ctx, name, trace.WithTimestamp(at))
+	_, span = g.tracer.Start(ctx, name)
 	recording = span.IsRecording()
 	return span
 }

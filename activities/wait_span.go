@@ -83,15 +83,27 @@ func (g *gateTelemetry) beginWait(ctx context.Context, label string) *waitSpan {
 	if g == nil {
 		return nil
 	}
-	now := time.Now()
-	span := g.start(ctx, spanWait, now)
+	span := g.start(ctx, spanWait)
 	if span == nil && !g.measures(g.wait) && !g.measures(g.reason) {
 		return nil
 	}
+	w := &waitSpan{telemetry: g, span: span, label: label, began: time.Now()}
 	if span != nil {
 		g.recording.Add(1)
+		w.began = g.startOf(span, w.began)
 	}
-	return &waitSpan{telemetry: g, span: span, label: label, began: now}
+	return w
+}
+
+// startOf is when a span says that it began, where it does: its parts add up to its
+// own length.
+func (g *gateTelemetry) startOf(span trace.Span, now time.Time) (began time.Time) {
+	began = now
+	defer g.recovered("span")
+	if s, ok := span.(interface{ StartTime() time.Time }); ok {
+		began = s.StartTime()
+	}
+	return began
 }
 
 // leavesLocked notes that a caller leaves, and has the gate asked for what the
