@@ -330,6 +330,32 @@ func TestWaitsAreTold(t *testing.T) {
 	}
 }
 
+// TestALeavingIsToldBySignals: where answers are read by query, the gate tells what a
+// ticket waited for whose caller left, too.
+func TestALeavingIsToldBySignals(t *testing.T) {
+	ts := server(t)
+	pol := policyOf(t, policy.Gate{Provider: "test", Endpoint: "http://signals.test", Name: "one", MaxInFlight: 1})
+	p := startTraced(t, ts, worker.Options{Policy: pol, Transport: activities.TransportSignal}, register)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	occupier := take(t, ctx, p.process)
+	defer occupier.Release()
+	g, err := p.plugin.Gates().Gate("one")
+	require.NoError(t, err)
+	brief, leave := context.WithTimeout(ctx, 2*long)
+	defer leave()
+	_, err = g.Acquire(brief, activities.Request{Label: "leaving"})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	label := attribute.String("sluice.ticket", "leaving")
+	require.Eventually(t, func() bool { return len(p.ended("admission.wait", label)) == 1 }, 10*time.Second, 10*time.Millisecond)
+	s := p.ended("admission.wait", label)[0]
+	assert.Equal(t, "timeout", valueOf(s, "sluice.outcome").AsString())
+	assert.Equal(t, "deadline_exceeded", valueOf(s, "error.type").AsString())
+	length := s.EndTime().Sub(s.StartTime()).Seconds()
+	assert.Greater(t, valueOf(s, "sluice.wait.cap").AsFloat64(), length/2)
+	assert.Less(t, valueOf(s, "sluice.wait.remainder").AsFloat64(), length/5)
+}
+
 // releaser is a lease that is given back in a way of its own.
 type releaser func()
 
