@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"strconv"
 	"time"
 
@@ -13,15 +12,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"sluice/cmd/worker/internal/tracing"
 	"sluice/worker/telemetry"
 )
 
 const (
 	telemetryOn  = "on"
 	telemetryOff = "off"
-	// serviceName is what spans and metrics are said to come from, unless the
-	// environment has a name.
-	serviceName = "sluice-worker"
 	// flushTimeout bounds the export of what is left at the end.
 	flushTimeout = 5 * time.Second
 )
@@ -85,12 +82,7 @@ func (p *program) openTelemetry(ctx context.Context, f telemetryFlags, spans io.
 	if f.off() {
 		return telemetry.Off(), nil
 	}
-	if os.Getenv("OTEL_SERVICE_NAME") == "" {
-		if err := os.Setenv("OTEL_SERVICE_NAME", serviceName); err != nil {
-			return nil, err
-		}
-	}
-	o := telemetry.Options{MetricsListen: f.listen, Page: page, Output: p.stdout}
+	o := telemetry.Options{ServiceName: tracing.ServiceName, MetricsListen: f.listen, Page: page, Output: p.stdout}
 	if f.console {
 		o.Console = spans
 	}

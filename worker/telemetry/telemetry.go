@@ -22,6 +22,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.opentelemetry.io/contrib/exporters/autoexport"
+	"go.opentelemetry.io/otel/attribute"
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/exporters/stdout/stdouttrace"
 	"go.opentelemetry.io/otel/metric"
@@ -42,6 +44,10 @@ import (
 
 // Options of Setup. The zero Options do what the environment says.
 type Options struct {
+	// ServiceName is what traces and metrics are said to come from, unless
+	// OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES has a name. Empty:
+	// unknown_service and the program's name, as the specification wants it.
+	ServiceName string
 	// Console gets a line of JSON for each span. nil: none; what
 	// OTEL_TRACES_EXPORTER=console asks for goes to Output.
 	Console io.Writer
@@ -94,6 +100,9 @@ func Setup(ctx context.Context, o Options) (_ *Telemetry, err error) {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
 		return t, nil
 	}
+	if o.ServiceName == "" {
+		o.ServiceName = "unknown_service:" + filepath.Base(os.Args[0])
+	}
 	if o.Output == nil {
 		o.Output = os.Stdout
 	}
@@ -103,7 +112,8 @@ func Setup(ctx context.Context, o Options) (_ *Telemetry, err error) {
 		}
 	}()
 	// An error tells of a part that could not be found out: the rest counts.
-	about, _ := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithProcessPID(), resource.WithFromEnv())
+	about, _ := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", o.ServiceName)),
+		resource.WithTelemetrySDK(), resource.WithProcessPID(), resource.WithFromEnv())
 	if err := t.exportTraces(ctx, o, about); err != nil {
 		return nil, fmt.Errorf("telemetry: traces: %w", err)
 	}

@@ -79,6 +79,7 @@ func TestTheConsole(t *testing.T) {
 			require.NoError(t, s.Shutdown(context.Background()))
 			assert.Equal(t, 1, strings.Count(out.String(), "\n"), "a line for each span")
 			assert.Contains(t, out.String(), `"Name":"told"`)
+			assert.Contains(t, out.String(), `"unknown_service:telemetry.test"`)
 		})
 	}
 }

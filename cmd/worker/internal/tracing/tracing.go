@@ -13,6 +13,9 @@ import (
 	"sluice/worker/telemetry"
 )
 
+// ServiceName is what the program's traces and metrics are said to come from.
+const ServiceName = "sluice-worker"
+
 // ForChild sets up a process that another one started, as the options and the
 // environment say; off: nothing, whatever they say. Such processes are several, so
 // none takes the one port that OTEL_METRICS_EXPORTER=prometheus names.
@@ -25,6 +28,7 @@ func ForChild(ctx context.Context, off bool, o telemetry.Options) (*telemetry.Te
 			return nil, err
 		}
 	}
+	o.ServiceName = ServiceName
 	return telemetry.Setup(ctx, o)
 }
 
