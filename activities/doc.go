@@ -34,8 +34,8 @@
 //   - Feedback reaches the gate in the same exchange as, and is applied before,
 //     the release: on every attempt, also when the caller has left meanwhile. An
 //     answer counts once, whoever read it.
-//   - What goes wrong in reading feedback, in a callback or in a log handler
-//     changes neither the call's result nor the life of its lease.
+//   - What goes wrong in reading feedback, in a callback, in a log handler or in
+//     telemetry changes neither the call's result nor the life of its lease.
 //   - A failed attempt's error is changed in one way only: it may gain the delay
 //     after which the gate admits again, and never comes sooner for it.
 //   - A lease is given back on success, error, panic, runtime.Goexit,

@@ -138,6 +138,9 @@ func (h *holder) send(x *contract.Exchange) bool {
 			h.mu.Unlock()
 			return true
 		}
+		if !errors.Is(err, errRefused) {
+			h.outages.began(sent)
+		}
 		if h.unavailable.IsZero() {
 			h.unavailable = sent
 		}
@@ -160,6 +163,8 @@ func (h *holder) send(x *contract.Exchange) bool {
 
 func (h *holder) answeredLocked(x *contract.Exchange, a *contract.Answer, sent, arrived time.Time) {
 	h.unavailable, h.distrusted = time.Time{}, false
+	h.outages.ended(arrived)
+	h.exchangedLocked(x)
 	h.endShareLocked()
 	h.answered, h.arrived, h.roundTrip = sent, arrived, arrived.Sub(sent)
 	if len(a.PolicyConflict) == 0 && a.PolicyNeeded && a.StateCounter == 0 {
@@ -172,6 +177,7 @@ func (h *holder) answeredLocked(x *contract.Exchange, a *contract.Answer, sent, 
 		h.flight = nil
 	}
 	h.takeLocked(a, sent, arrived, false)
+	h.answeredLeftLocked(x)
 	if h.resync && !x.Resync {
 		// Not applied. Releases are still worth saying; all else is presented.
 		h.out.release = append(x.Release, h.out.release...)
@@ -293,6 +299,7 @@ func (h *holder) close(ctx context.Context) error {
 		})
 		h.forgetLocked(t)
 	}
+	h.tellAllLeftLocked()
 	if h.flight != nil {
 		if err := h.link.flush(ctx, h.flight); err != nil {
 			return err

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"sluice/policy"
 )
@@ -29,6 +31,8 @@ type Gates struct {
 	open   map[*policy.Gate]*holder
 	closed bool
 
+	telemetry *telemetry
+
 	warned sync.Map // what was said once
 	warns  atomic.Int64
 }
@@ -43,6 +47,12 @@ type GatesOptions struct {
 	// Logger gets warnings: unavailable gates, lost leases, conflicts.
 	// nil: slog.Default().
 	Logger *slog.Logger
+	// TracerProvider gets a span of each wait for admission and of each attempt,
+	// see docs/telemetry.md. nil: the global one; without a provider that records
+	// they cost next to nothing. It is never shut down here.
+	TracerProvider trace.TracerProvider
+	// MeterProvider gets the metrics of the gates, likewise.
+	MeterProvider metric.MeterProvider
 }
 
 func newGates(p *policy.Policy, options GatesOptions, connect func(policy.Gate) (link, error)) *Gates {
@@ -54,7 +64,9 @@ func newGates(p *policy.Policy, options GatesOptions, connect func(policy.Gate) 
 		options.Logger = slog.Default()
 	}
 	options.Logger = slog.New(shieldedHandler{options.Logger.Handler()})
-	return &Gates{policy: p, options: options, connect: connect, open: map[*policy.Gate]*holder{}}
+	g := &Gates{policy: p, options: options, connect: connect, open: map[*policy.Gate]*holder{}}
+	g.telemetry = newTelemetry(g)
+	return g
 }
 
 // NewLocalGates returns gates that work without Temporal: the same scheduler,
@@ -119,6 +131,7 @@ func (g *Gates) of(found *policy.Gate) (Gate, error) {
 	if err != nil {
 		return nil, err
 	}
+	h.telemetry = g.telemetry.of(h.gate)
 	g.open[found] = h
 	return h, nil
 }
@@ -172,6 +185,7 @@ func (g *Gates) Close(ctx context.Context) error {
 			l.close()
 		}
 	}
+	g.telemetry.close(ctx)
 	return failed
 }
 

@@ -30,7 +30,7 @@ const maxTold = 64
 
 func hold(ctx context.Context, gates *Gates, g Gate, l Lease, cost Cost) (context.Context, *held) {
 	h := &held{gates: gates, gate: g, lease: l, cost: cost, parent: innermost(ctx)}
-	return context.WithValue(ctx, heldKey, h), h
+	return context.WithValue(inAttempt(ctx, l), heldKey, h), h
 }
 
 // innermost is the lease that was taken last of those that the context runs on;

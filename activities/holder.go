@@ -41,12 +41,15 @@ var errMalformed = errors.New("the gate can't read the exchange")
 // batches what they have to say, and starts leases at their gate time.
 type holder struct {
 	gate   policy.Gate
+	limits admission.Limits // of the policy
 	id     string
 	body   []byte // the policy's canonical JSON
 	hash   string
 	link   link
 	clock  *gateClock
 	logger *slog.Logger
+
+	telemetry *gateTelemetry // nil: none
 
 	mu       sync.Mutex
 	name     contract.Holder
@@ -82,10 +85,17 @@ type holder struct {
 	answered    time.Time // start of the last answered exchange
 	arrived     time.Time // of its answer
 	depth       int64
-	known       int         // processes, as the gate said last
-	local       *localShare // while the gate can't be reached; nil: none is needed
-	unavailable time.Time   // since when nothing is answered; zero: it is
-	distrusted  bool        // leases were given up for lack of an answer
+	parked      int64 // of depth
+	inFlight    int64
+	cap         int64
+	lost        uint64               // processes, as the gate counts
+	expired     uint64               // leases, likewise
+	outages     outages              // for telemetry
+	left        map[uint64]*waitSpan // whose callers have left, by ticket; the gate is to say what they waited for
+	known       int                  // processes, as the gate said last
+	local       *localShare          // while the gate can't be reached; nil: none is needed
+	unavailable time.Time            // since when nothing is answered; zero: it is
+	distrusted  bool                 // leases were given up for lack of an answer
 
 	lower    []policy.LowerLimit // that the provider has shown, by header and unit
 	running  bool
@@ -125,6 +135,11 @@ type ticket struct {
 	kept    bool // its attempt is over, its call is not
 	lost    chan struct{}
 	isLost  bool
+	lostAt  time.Time
+
+	wait    *waitSpan         // while its caller waits; nil: nobody looks
+	refusal *contract.Refusal // that ended it
+	stopped bool              // its caller left because its worker stops
 }
 
 func newHolder(g policy.Gate, holderID string, l link, logger *slog.Logger) (*holder, error) {
@@ -134,7 +149,7 @@ func newHolder(g policy.Gate, holderID string, l link, logger *slog.Logger) (*ho
 	}
 	stop, halt := context.WithCancel(context.Background())
 	h := &holder{
-		gate: g, id: g.ID(), body: body, hash: g.Hash(), link: l, clock: newGateClock(), logger: logger,
+		gate: g, limits: g.Limits(), id: g.ID(), body: body, hash: g.Hash(), link: l, clock: newGateClock(), logger: logger,
 		name:    contract.Holder{Id: holderID, Generation: uint64(time.Now().UnixNano())},
 		tickets: map[uint64]*ticket{}, kick: make(chan struct{}, 1), stop: stop, halt: halt,
 	}
@@ -149,7 +164,21 @@ func (h *holder) Acquire(ctx context.Context, r Request) (Lease, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	t, err := h.submit(r)
+	w := h.telemetry.beginWait(ctx, r.Label)
+	l, err := h.admitted(ctx, r, w)
+	h.endWait(w, l, err)
+	switch l := l.(type) {
+	case *lease:
+		h.beginAttempt(ctx, l, false, w)
+	case shareLease:
+		h.beginAttempt(ctx, l.lease, true, w)
+	}
+	return l, err
+}
+
+// admitted waits for a lease. w follows the wait.
+func (h *holder) admitted(ctx context.Context, r Request, w *waitSpan) (Lease, error) {
+	t, err := h.submit(r, w)
 	if err != nil {
 		return nil, err
 	}
@@ -196,6 +225,7 @@ func (h *holder) Acquire(ctx context.Context, r Request) (Lease, error) {
 			}
 			return nil, h.stillQueued("the attempt's time is nearly over")
 		case <-r.LeaveOn:
+			t.stopped = true
 			if l := h.leave(t, true); l != nil {
 				return l, nil
 			}
@@ -229,7 +259,7 @@ const (
 )
 
 // submit makes a ticket and has it sent.
-func (h *holder) submit(r Request) (*ticket, error) {
+func (h *holder) submit(r Request, w *waitSpan) (*ticket, error) {
 	id := r.TicketID
 	if id == "" {
 		id = fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
@@ -248,7 +278,7 @@ func (h *holder) submit(r Request) (*ticket, error) {
 	case r.QueueTimeout == 0:
 		a.Deadline = int64(h.gate.QueueTimeout)
 	}
-	t := &ticket{acquire: a, ready: make(chan struct{}), lost: make(chan struct{})}
+	t := &ticket{acquire: a, ready: make(chan struct{}), lost: make(chan struct{}), wait: w}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -260,6 +290,9 @@ func (h *holder) submit(r Request) (*ticket, error) {
 	h.number++
 	a.Number = h.number
 	h.tickets[a.Number] = t
+	if w != nil {
+		w.ticket, w.sent = t, true
+	}
 	h.out.acquire = append(h.out.acquire, a)
 	h.wakeLocked()
 	return t, nil
@@ -291,10 +324,15 @@ func (h *holder) leave(t *ticket, park bool) *lease {
 	for i, a := range h.out.acquire {
 		if a == t.acquire {
 			h.out.acquire = slices.Delete(h.out.acquire, i, i+1)
+			if t.wait != nil {
+				t.wait.sent = false
+			}
 			return nil
 		}
 	}
-	h.out.cancel = append(h.out.cancel, &contract.Cancel{Number: t.acquire.Number, Attempt: t.acquire.Attempt, Park: park})
+	c := &contract.Cancel{Number: t.acquire.Number, Attempt: t.acquire.Attempt, Park: park}
+	h.leavesLocked(t.wait, c)
+	h.out.cancel = append(h.out.cancel, c)
 	h.wakeLocked()
 	return nil
 }
@@ -402,41 +440,48 @@ func (h *holder) handBackLocked(t *ticket, why contract.HandBackReason) {
 		h.reserved = slices.Delete(h.reserved, i, i+1)
 	}
 	h.out.handBack = append(h.out.handBack, &contract.HandBack{Lease: t.grant.Lease, Reason: why})
+	h.handedBackLocked(t, why)
 	t.grant, t.granted = nil, false
 	h.wakeLocked()
 }
 
 // lease implements FeedbackLease.
 type lease struct {
-	holder *holder
-	ticket *ticket
+	holder  *holder
+	ticket  *ticket
+	attempt attemptSpan
 }
 
 func (l *lease) Release() { l.ReleaseWith(Feedback{Outcome: Success, Asked: -1}) }
 
 func (l *lease) ReleaseWith(f Feedback) {
-	l.holder.mu.Lock()
-	defer l.holder.mu.Unlock()
-	if !l.ticket.ended {
-		l.holder.forgetLocked(l.ticket)
-		l.holder.releaseLocked(l.ticket, f, false)
+	h, t := l.holder, l.ticket
+	h.mu.Lock()
+	if !t.ended {
+		h.forgetLocked(t)
+		h.releaseLocked(t, f, false)
 	}
+	lostAt := t.lostAt
+	h.mu.Unlock()
+	l.attempt.end(f, lostAt)
 }
 
 // keep implements keeper. A gate of older rules keeps nothing.
 func (l *lease) keep(f Feedback) {
 	h, t := l.holder, l.ticket
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	switch {
 	case t.ended || t.kept:
-		return
 	case t.isLost || h.rules < 2:
 		h.forgetLocked(t)
+		h.releaseLocked(t, f, false)
 	default:
 		t.kept = true
+		h.releaseLocked(t, f, true)
 	}
-	h.releaseLocked(t, f, t.kept)
+	lostAt := t.lostAt
+	h.mu.Unlock()
+	l.attempt.end(f, lostAt)
 }
 
 // releaseLocked tells the gate that an attempt is over.
@@ -474,13 +519,8 @@ func (l *lease) Info() LeaseInfo {
 // expectLocked foresees the cooldown that the gate will make of feedback, or the
 // least that it may be: without a hint a streak makes it longer.
 func (h *holder) expectLocked(f Feedback) {
-	limits := h.gate.Limits()
-	asked := f.Asked
-	if f.Outcome == Overload && asked < 0 {
-		asked = limits.FallbackCooldown
-	}
-	if asked = min(asked, limits.MaxCooldown); asked > 0 && f.Outcome != Failed {
-		h.expected = max(h.expected, h.clock.now().Add(asked))
+	if applied := appliedOf(&h.limits, f); applied > 0 {
+		h.expected = max(h.expected, h.clock.now().Add(applied))
 	}
 }
 
@@ -528,7 +568,7 @@ func (h *holder) loseLocked(t *ticket, why string) {
 	if t.isLost {
 		return
 	}
-	t.isLost = true
+	t.isLost, t.lostAt = true, time.Now()
 	close(t.lost)
 	h.logger.Warn("sluice: lease lost", "gate", h.id, "lease", t.grant.GetLease(), "ticket", t.acquire.Label, "why", why, "on_lease_lost", string(h.gate.OnLeaseLost))
 }
@@ -576,12 +616,14 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 	h.rulesLocked(admission.Rules(a.Rules))
 	if a.StateCounter >= h.counter {
 		h.counter = a.StateCounter
+		h.cooledLocked(a.Cooldown)
 		h.cooldown, h.paused, h.loose = admission.Instant(a.Cooldown.GetUntil()), a.Paused, a.HandBackTo
 		h.spacing, h.window = time.Duration(a.Spacing), time.Duration(a.StartWindow)
 		h.mayWait, h.depth, h.known = a.MayWait, a.Depth, int(a.Holders)
 		if !ofWait { // a wait's end names no slot
 			h.notBefore = arrived.Add(h.clock.until(admission.Instant(a.NotBefore)))
 		}
+		h.inFlight, h.cap, h.parked, h.lost, h.expired = a.InFlight, a.Cap, a.Parked, a.LostHolders, a.ExpiredLeases
 		h.comeAgain = time.Time{}
 		if a.ComeAgain != 0 {
 			h.comeAgain = arrived.Add(h.clock.until(admission.Instant(a.ComeAgain)))
@@ -602,6 +644,8 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 			if r.ComeAgain != 0 {
 				again = h.clock.until(admission.Instant(r.ComeAgain))
 			}
+			t.refusal = r
+			h.refusedLocked(r)
 			h.failLocked(t, refusalError(h.id, r, again))
 		}
 	}
@@ -615,6 +659,11 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 			default:
 				h.failLocked(t, &Error{Kind: KindLeaseLost, Gate: h.id, Detail: "the lease was ended before it started: " + r.Cause.String()})
 			}
+		}
+	}
+	for _, l := range a.Left {
+		if l.Notice > h.confirmed {
+			h.toldLocked(l.Number, l.Account)
 		}
 	}
 	h.confirmed = max(h.confirmed, a.Notice)
@@ -651,6 +700,7 @@ func (h *holder) conflictLocked(fields []string) {
 	h.flight = nil
 	for _, t := range h.tickets {
 		if !t.started {
+			h.refusedLocked(&contract.Refusal{Kind: contract.RefusalKind_REFUSAL_POLICY_CONFLICT})
 			h.failLocked(t, err)
 		}
 	}

@@ -86,7 +86,7 @@ func (t *Transport) send(r *http.Request, gates *Gates, g Gate, l Lease, within 
 	var read time.Time
 	var m *meter
 	kept := false
-	ctx, done := whileHeld(r.Context(), g, l)
+	ctx, done := whileHeld(inAttempt(r.Context(), l), g, l)
 	if ctx != r.Context() {
 		r = r.WithContext(ctx)
 	}

@@ -32,7 +32,7 @@ func (s *Scheduler) end(i int32, now Instant) {
 		return
 	}
 	if e.holder != none {
-		s.refuse(HolderRef(e.holder), e.number, Refusal{Kind: RefusedQueueTimeout})
+		s.refuseQueued(now, i, Refusal{Kind: RefusedQueueTimeout})
 	}
 	s.drop(i)
 }
@@ -57,7 +57,7 @@ func (s *Scheduler) admitHead(i int32, now Instant) bool {
 		start = max(t, now.Add(s.holders[e.holder].delivery))
 	}
 	if e.deadline != 0 && start >= e.deadline {
-		s.refuse(HolderRef(e.holder), e.number, Refusal{Kind: RefusedTooLate, ComeAgain: start})
+		s.refuseQueued(now, i, Refusal{Kind: RefusedTooLate, ComeAgain: start})
 		s.drop(i)
 		return true
 	}

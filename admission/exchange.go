@@ -42,6 +42,9 @@ type Cancel struct {
 	Ticket  uint64
 	Attempt int32
 	Park    bool
+	// LeftAt is when the caller left, in the gate's time: the holder wants to be
+	// told what the ticket waited for until then, see NoticeLeft. 0: it doesn't.
+	LeftAt Instant
 }
 
 // HandBack returns a lease that has not started.
@@ -89,6 +92,9 @@ type Answer struct {
 	InFlight, Cap int64
 	Depth         int
 	Holders       int // that the gate knows; 0 under rules 1
+	// Parked of Depth; and what the gate has counted over all runs. 0 under rules 1.
+	Parked               int
+	LostHolders, Expired uint64
 
 	NotBefore Instant // the next slot
 	ComeAgain Instant // be back by then; 0: no need
@@ -190,7 +196,9 @@ func (s *Scheduler) applyBody(now Instant, h HolderRef, x *Exchange) {
 	if x.Resync {
 		s.resync(now, h, x) // what is left by now is what the holder lists
 	}
-	for _, c := range x.Cancel {
+	for i := range x.Cancel {
+		c := &x.Cancel[i]
+		s.tellLeft(now, h, c)
 		if c.Park {
 			s.Park(now, h, c.Ticket, c.Attempt)
 		} else {
@@ -287,7 +295,7 @@ func (s *Scheduler) presentLease(now Instant, h HolderRef, p *Present) {
 		s.vanished(known, now)
 	}
 	if owner := s.byKey(&p.Key); owner != none && s.q.entries[owner].state == entryQueued && s.q.entries[owner].attempt <= p.Attempt {
-		s.supersede(owner)
+		s.supersede(now, owner)
 	}
 	var cost costs
 	if s.costs(&p.Request, 1, &cost).Kind != 0 {
@@ -311,6 +319,7 @@ func (s *Scheduler) presentLease(now Instant, h HolderRef, p *Present) {
 		}
 	}
 	s.q.costs[i], s.q.labels[i] = cost, cut(p.Label)
+	s.arrives(i, now, 0, 0)
 	s.labels += int64(len(s.q.labels[i]))
 	s.inUse += int64(e.weight)
 	s.names[nameLease].put(hashLease(e.lease), i)
@@ -347,7 +356,8 @@ func (s *Scheduler) Snap() Answer {
 		InFlight: s.inUse, Cap: s.limits.MaxInFlight, Depth: s.queued,
 	}
 	if s.since(2) {
-		a.Holders = len(s.holderByID)
+		a.Holders, a.Parked = len(s.holderByID), s.parked
+		a.LostHolders, a.Expired = s.Counters.LostHolders, s.Counters.Expired
 	}
 	return a
 }

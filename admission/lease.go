@@ -151,11 +151,11 @@ func (s *Scheduler) requeue(i int32, now Instant) bool {
 	s.schedule(i)
 	owner := s.byKey(&e.key)
 	if owner != none && owner != i {
-		s.supersede(i)
+		s.supersede(now, i)
 		return false
 	}
 	if refusal := s.neverAdmissible(int64(e.weight), &s.q.costs[i]); refusal.Kind != 0 {
-		s.refuse(HolderRef(e.holder), e.number, refusal)
+		s.refuseQueued(now, i, refusal)
 		s.drop(i)
 		return false
 	}
@@ -199,6 +199,7 @@ func (s *Scheduler) move(now Instant, i int32, h HolderRef, r *Request) {
 	if s.since(2) {
 		e.parkedAt, e.spent = 0, true
 		s.q.forgetWaits(i)
+		s.arrives(i, now, 1, s.queued+1)
 		e.startAt = s.earliest(i, now)
 		if s.limits.Pacing.Spaced() {
 			e.startAt = max(e.startAt, now.Add(s.holders[h].delivery))

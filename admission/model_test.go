@@ -396,7 +396,11 @@ func (m *model) exchange(w *modelWorker) error {
 		}
 		switch d := rng.IntN(20); {
 		case t.lease == 0 && d < 2:
-			x.Cancel = append(x.Cancel, Cancel{Ticket: number, Attempt: t.request.Attempt - int32(rng.IntN(2)), Park: d == 0})
+			c := Cancel{Ticket: number, Attempt: t.request.Attempt - int32(rng.IntN(2)), Park: d == 0}
+			if rng.IntN(2) == 0 {
+				c.LeftAt = m.now.Add(time.Duration(rng.IntN(1000)-800) * time.Millisecond)
+			}
+			x.Cancel = append(x.Cancel, c)
 			delete(w.mine, number)
 		case t.lease != 0 && (d < 4 || t.notice <= w.loose && t.startAt > m.now):
 			x.HandBack = append(x.HandBack, HandBack{Lease: t.lease, Late: d < 3})
@@ -565,6 +569,13 @@ func (m *model) checkNotices(h *oHolder) error {
 			}
 		}
 		n.Waits = Waits{n.Waits.Total()}
+		if n.Kind == NoticeLeft && i < len(h.outbox) {
+			// Time that was accounted for before the caller's leaving was heard
+			// of is told, too.
+			if more := n.Until.Sub(h.outbox[i].Until); more > 0 && n.Until <= m.o.now {
+				n.Waits[0], n.Until = n.Waits[0]-more, h.outbox[i].Until
+			}
+		}
 		if n.Refusal.Kind == RefusedQueueFull {
 			n.Refusal.ComeAgain = 0 // a guess
 		}

@@ -17,10 +17,27 @@ type Notice struct {
 	Generation uint32
 	StartAt    Instant
 	Window     time.Duration // how late it may start; 0: the gate's; negative: no limit
-	Waits      Waits
+	Account
 
 	Refusal Refusal     // of a refusal
 	Revoked RevokeCause // of a revocation
+}
+
+// Account is what a ticket waited for in its present attempt. A grant, a refusal
+// and NoticeLeft have one; under rules 1 a grant alone, with nothing but Waits.
+type Account struct {
+	Waits Waits
+	// Since and Until are when the attempt's ticket arrived and up to where Waits
+	// accounts for its time. Of a grant that is StartAt, and Until is 0. What Waits
+	// lacks of the time between them passed with leases that were handed back.
+	Since, Until Instant
+	// Position is how many tickets stood in line when it arrived, itself included
+	// and parked ones not. A ticket that was presented again has its place, and
+	// Position is the most that it can be. 0: it wasn't put in line.
+	Position int32
+	// Depth is how many tickets the queue had then, parked ones and itself
+	// included.
+	Depth int32
 }
 
 // NoticeKind tells notices apart.
@@ -30,6 +47,9 @@ const (
 	NoticeGrant NoticeKind = iota + 1
 	NoticeRefusal
 	NoticeRevoked
+	// NoticeLeft follows a [Cancel] that says when its caller left: it tells what
+	// the ticket waited for until then. Since rules 2.
+	NoticeLeft
 )
 
 // RefusalKind says why a ticket ended without a lease.
@@ -82,9 +102,47 @@ func (s *Scheduler) notice(i int32, kind NoticeKind, ticket uint64) *Notice {
 	return n
 }
 
-func (s *Scheduler) refuse(h HolderRef, number uint64, r Refusal) {
+// refuse refuses a ticket that is not in the queue.
+func (s *Scheduler) refuse(now Instant, h HolderRef, number uint64, r Refusal) {
 	s.Counters.Refusals[r.Kind]++
-	s.notice(int32(h), NoticeRefusal, number).Refusal = r
+	n := s.notice(int32(h), NoticeRefusal, number)
+	n.Refusal = r
+	if s.since(2) {
+		n.Since, n.Until, n.Depth = now, now, int32(s.queued)
+	}
+}
+
+// refuseQueued refuses the holder of a queued ticket, and tells it what that
+// waited for. What becomes of the ticket is the caller's to say.
+func (s *Scheduler) refuseQueued(now Instant, i int32, r Refusal) {
+	s.Counters.Refusals[r.Kind]++
+	if s.since(2) {
+		s.account(i, now)
+	}
+	e := &s.q.entries[i]
+	n := s.notice(e.holder, NoticeRefusal, e.number)
+	n.Refusal = r
+	if s.since(2) {
+		n.Account = s.accountOf(i)
+	}
+}
+
+// accountOf is the account of an entry so far.
+func (s *Scheduler) accountOf(i int32) Account {
+	a := &s.q.arrived[i]
+	return Account{Waits: s.q.waited(i), Since: a.at, Until: s.q.entries[i].accounted, Position: a.position, Depth: a.depth}
+}
+
+// tellLeft tells what a ticket waited for whose caller leaves, if it asked.
+func (s *Scheduler) tellLeft(now Instant, h HolderRef, c *Cancel) {
+	i := s.byNumber(h, c.Ticket)
+	if c.LeftAt == 0 || !s.since(2) || i == none || s.q.entries[i].attempt > c.Attempt {
+		return
+	}
+	if s.q.entries[i].state == entryQueued {
+		s.account(i, min(max(c.LeftAt, s.q.arrived[i].at), now))
+	}
+	s.notice(int32(h), NoticeLeft, c.Ticket).Account = s.accountOf(i)
 }
 
 func (s *Scheduler) revoke(i int32, cause RevokeCause) {
@@ -105,6 +163,10 @@ func (s *Scheduler) grantNotice(i int32) {
 	}
 	if e.waits != none {
 		n.Waits = s.q.waits[e.waits]
+	}
+	if s.since(2) {
+		a := &s.q.arrived[i]
+		n.Since, n.Position, n.Depth = a.at, a.position, a.depth
 	}
 }
 

@@ -10,14 +10,14 @@ import "slices"
 // and its caller begins anew where it comes back. ErrNoTicket: it is not in
 // the queue, or not any more.
 func (s *Scheduler) CancelTicket(now Instant, ticket uint64) error {
-	s.observe(now)
+	now = s.observe(now)
 	for i := s.q.head; i != none; i = s.q.entries[i].next {
 		e := &s.q.entries[i]
 		if e.arrival != ticket {
 			continue
 		}
 		if e.holder != none {
-			s.refuse(HolderRef(e.holder), e.number, Refusal{Kind: RefusedOperator})
+			s.refuseQueued(now, i, Refusal{Kind: RefusedOperator})
 		}
 		s.drop(i)
 		return nil

@@ -56,6 +56,9 @@ type oTicket struct {
 	handBacks int
 	counted   Instant // up to where waited is known
 	waited    time.Duration
+	since     Instant // when the present attempt came
+	position  int32   // and how it found the queue
+	depth     int32
 
 	lease      uint64 // 0: queued
 	generation uint32
@@ -290,7 +293,56 @@ func (o *oracle) tell(h *oHolder, n Notice) {
 }
 
 func (o *oracle) refuse(h *oHolder, number uint64, r Refusal) {
-	o.tell(h, Notice{Kind: NoticeRefusal, Ticket: number, Refusal: r})
+	n := Notice{Kind: NoticeRefusal, Ticket: number, Refusal: r}
+	if o.rules >= 2 {
+		n.Since, n.Until, n.Depth = o.now, o.now, int32(len(o.queue()))
+	}
+	o.tell(h, n)
+}
+
+// refuseQueued refuses the holder of a queued ticket.
+func (o *oracle) refuseQueued(t *oTicket, r Refusal) {
+	n := Notice{Kind: NoticeRefusal, Ticket: t.number, Refusal: r}
+	if o.rules >= 2 {
+		o.count(t, o.now)
+		n.Account = t.account()
+	}
+	o.tell(t.holder, n)
+}
+
+// count counts a ticket's wait up to an instant.
+func (o *oracle) count(t *oTicket, to Instant) {
+	if to > t.counted {
+		t.waited += to.Sub(t.counted)
+		t.counted = to
+	}
+}
+
+// account is what the ticket is told; the reasons in one sum.
+func (t *oTicket) account() Account {
+	return Account{Waits: Waits{t.waited}, Since: t.since, Until: t.counted, Position: t.position, Depth: t.depth}
+}
+
+// inLine counts the tickets in the queue that aren't parked.
+func (o *oracle) inLine() (n int32) {
+	for _, t := range o.queue() {
+		if t.holder != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// left tells what a ticket waited for whose caller leaves.
+func (o *oracle) left(h *oHolder, c Cancel) {
+	t := o.byNumber(h, c.Ticket)
+	if c.LeftAt == 0 || o.rules < 2 || t == nil || t.attempt > c.Attempt {
+		return
+	}
+	if t.lease == 0 {
+		o.count(t, min(max(c.LeftAt, t.since), o.now))
+	}
+	o.tell(h, Notice{Kind: NoticeLeft, Ticket: c.Ticket, Account: t.account()})
 }
 
 func (o *oracle) grant(t *oTicket) {
@@ -300,9 +352,12 @@ func (o *oracle) grant(t *oTicket) {
 	} else if t.handBacks > 2 {
 		window = -1
 	}
-	o.tell(t.holder, Notice{
-		Kind: NoticeGrant, Ticket: t.number, Lease: t.lease, Generation: t.generation, StartAt: t.startAt, Window: window, Waits: Waits{t.waited},
-	})
+	n := Notice{Kind: NoticeGrant, Ticket: t.number, Lease: t.lease, Generation: t.generation, StartAt: t.startAt, Window: window}
+	n.Waits = Waits{t.waited}
+	if o.rules >= 2 {
+		n.Since, n.Position, n.Depth = t.since, t.position, t.depth
+	}
+	o.tell(t.holder, n)
 }
 
 func (o *oracle) confirm(h *oHolder, n uint64) {
@@ -346,10 +401,7 @@ func (o *oracle) remove(t *oTicket) {
 }
 
 func (o *oracle) park(t *oTicket) {
-	if o.now > t.counted {
-		t.waited += o.now.Sub(t.counted)
-		t.counted = o.now
-	}
+	o.count(t, o.now)
 	t.holder, t.number, t.parkedAt = nil, 0, o.now
 }
 
@@ -424,11 +476,14 @@ func (o *oracle) acquire(h *oHolder, r Request) {
 			}
 			old.counted = max(old.counted, o.now)
 			if old.holder != nil {
-				o.refuse(old.holder, old.number, Refusal{Kind: RefusedSuperseded})
+				o.refuseQueued(old, Refusal{Kind: RefusedSuperseded})
 			}
 			old.holder, old.number, old.attempt, old.hold, old.parkedAt = h, r.Number, r.Attempt, r.Hold, 0
 			if o.rules >= 2 {
 				old.waited = 0
+				// It stands behind no more than came before it and are not gone.
+				least := o.queue()[0].arrival
+				old.since, old.position, old.depth = o.now, int32(min(old.arrival-least+1, uint64(o.inLine()))), int32(len(o.queue()))
 			}
 			if old.deadline == 0 {
 				old.deadline = r.Deadline
@@ -446,6 +501,7 @@ func (o *oracle) acquire(h *oHolder, r Request) {
 					old.startAt = max(old.startAt, o.now.Add(h.delivery))
 				}
 				old.waited, old.counted = old.startAt.Sub(o.now), old.startAt
+				old.since, old.position, old.depth = o.now, 1, int32(len(o.queue()))+1
 				o.start(old)
 			}
 			o.grant(old)
@@ -486,6 +542,9 @@ func (o *oracle) acquire(h *oHolder, r Request) {
 		key: r.Key, number: r.Number, arrival: o.arrivals, attempt: r.Attempt, hold: r.Hold, weight: r.Weight, cost: cost,
 		deadline: r.Deadline, holder: h, owner: true, counted: o.now,
 	})
+	if t := o.tickets[len(o.tickets)-1]; o.rules >= 2 {
+		t.since, t.position, t.depth = o.now, o.inLine(), int32(len(o.queue()))
+	}
 }
 
 func (o *oracle) cancel(h *oHolder, c Cancel) {
@@ -525,12 +584,12 @@ func (o *oracle) handBack(t *oTicket) bool {
 	t.lease, t.startAt, t.expires, t.parkedAt, t.spent = 0, 0, 0, 0, false
 	t.counted = max(t.counted, o.now)
 	if o.find(func(x *oTicket) bool { return x != t && x.owner && x.key == t.key }) != nil {
-		o.refuse(t.holder, t.number, Refusal{Kind: RefusedSuperseded})
+		o.refuseQueued(t, Refusal{Kind: RefusedSuperseded})
 		o.remove(t)
 		return false
 	}
 	if refusal, never := o.never(t.weight, t.cost); never {
-		o.refuse(t.holder, t.number, refusal)
+		o.refuseQueued(t, refusal)
 		o.remove(t)
 		return false
 	}
@@ -660,7 +719,7 @@ func (o *oracle) setLimits(now Instant, l Limits) {
 		maps.DeleteFunc(t.cost, func(unit string, _ int64) bool { _, kept := is[unit]; return !kept })
 		if refusal, never := o.never(t.weight, t.cost); never && t.lease == 0 {
 			if t.holder != nil {
-				o.refuse(t.holder, t.number, refusal)
+				o.refuseQueued(t, refusal)
 			}
 			o.remove(t)
 		}
@@ -688,7 +747,7 @@ func (o *oracle) cancelTicket(now Instant, ticket uint64) bool {
 		return false
 	}
 	if t.holder != nil {
-		o.refuse(t.holder, t.number, Refusal{Kind: RefusedOperator})
+		o.refuseQueued(t, Refusal{Kind: RefusedOperator})
 	}
 	o.remove(t)
 	return true
@@ -708,14 +767,19 @@ func (o *oracle) revokeLease(now Instant, lease uint64) bool {
 // handOver begins a run under other rules. The oldest know no kept leases.
 func (o *oracle) handOver(rules Rules) {
 	o.rules = rules
-	for _, t := range o.leased() {
-		if rules < 2 {
+	if rules >= 2 {
+		return
+	}
+	for _, t := range o.tickets {
+		if t.since, t.position, t.depth = 0, 0, 0; t.lease != 0 {
 			t.parkedAt = 0
 		}
 	}
 	for _, h := range o.holders {
-		if rules < 2 {
-			h.loose = 0
+		h.loose = 0
+		h.outbox = slices.DeleteFunc(h.outbox, func(n Notice) bool { return n.Kind == NoticeLeft })
+		for i := range h.outbox {
+			h.outbox[i].Account = Account{Waits: h.outbox[i].Waits}
 		}
 	}
 }
@@ -767,6 +831,7 @@ func (o *oracle) exchange(x *Exchange) bool {
 		o.resync(h, x)
 	}
 	for _, c := range x.Cancel {
+		o.left(h, c)
 		o.cancel(h, c)
 	}
 	for _, r := range x.Acquire {
@@ -814,7 +879,7 @@ func (o *oracle) resync(h *oHolder, x *Exchange) {
 		}
 		if q := o.find(func(t *oTicket) bool { return t.owner && t.key == p.Key && t.lease == 0 && t.attempt <= p.Attempt }); q != nil {
 			if q.holder != nil {
-				o.refuse(q.holder, q.number, Refusal{Kind: RefusedSuperseded})
+				o.refuseQueued(q, Refusal{Kind: RefusedSuperseded})
 			}
 			o.remove(q)
 		}
@@ -827,6 +892,9 @@ func (o *oracle) resync(h *oHolder, x *Exchange) {
 			owner: o.find(func(t *oTicket) bool { return t.owner && t.key == p.Key }) == nil,
 		}
 		n.expires = n.startAt.Add(o.limits.MaxHold)
+		if o.rules >= 2 {
+			n.since = o.now
+		}
 		o.tickets = append(o.tickets, n)
 		o.charge(n)
 	}
@@ -891,7 +959,7 @@ func (o *oracle) advance(now Instant) {
 			}
 			o.tell(first.holder, Notice{Kind: NoticeRevoked, Ticket: first.number, Lease: first.lease, Generation: first.generation, Revoked: cause})
 		} else if first.holder != nil {
-			o.refuse(first.holder, first.number, Refusal{Kind: RefusedQueueTimeout})
+			o.refuseQueued(first, Refusal{Kind: RefusedQueueTimeout})
 		}
 		o.remove(first)
 	}
@@ -941,7 +1009,7 @@ func (o *oracle) admitOne() bool {
 		start = max(at, o.now.Add(t.holder.delivery))
 	}
 	if t.deadline != 0 && start >= t.deadline {
-		o.refuse(t.holder, t.number, Refusal{Kind: RefusedTooLate, ComeAgain: start})
+		o.refuseQueued(t, Refusal{Kind: RefusedTooLate, ComeAgain: start})
 		o.remove(t)
 		return true
 	}

@@ -47,11 +47,19 @@ type entry struct {
 // costs is what a ticket takes of each budget, in the order of Limits.Budgets.
 type costs [MaxBudgets]int64
 
+// arrival is how the ticket's present attempt found the queue. Since rules 2.
+type arrival struct {
+	at       Instant
+	position int32 // in line, 1 is the head; see Account
+	depth    int32 // tickets in the queue, this one and parked ones included
+}
+
 // slab holds the entries and the queue threaded through them.
 type slab struct {
 	entries    []entry
-	labels     []string // of the entry with the same index, as are costs
+	labels     []string // of the entry with the same index, as are costs and arrived
 	costs      []costs
+	arrived    []arrival
 	waits      []Waits // of the entries that have waited
 	freeWaits  []int32
 	free       int32
@@ -69,6 +77,7 @@ func (q *slab) alloc() int32 {
 	q.entries = append(q.entries, entry{})
 	q.labels = append(q.labels, "")
 	q.costs = append(q.costs, costs{})
+	q.arrived = append(q.arrived, arrival{})
 	return int32(len(q.entries) - 1)
 }
 

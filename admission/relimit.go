@@ -28,7 +28,7 @@ func (s *Scheduler) SetLimits(now Instant, limits Limits) error {
 		next := e.next
 		if refusal := s.neverAdmissible(int64(e.weight), &s.q.costs[i]); refusal.Kind != 0 {
 			if e.holder != none {
-				s.refuse(HolderRef(e.holder), e.number, refusal)
+				s.refuseQueued(now, i, refusal)
 			}
 			s.drop(i)
 		}

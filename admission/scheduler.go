@@ -13,7 +13,8 @@ type Rules uint32
 // The rules that this code knows. Since 2: a successful answer can ask for a
 // cooldown; a call with HoldCall keeps its lease between attempts, and each of
 // them waits for its time; what a lost holder had not started costs nothing;
-// leases that have not started are handed back where limits become tighter.
+// leases that have not started are handed back where limits become tighter; a
+// ticket that ends without a lease is told what it waited for, too.
 const (
 	OldestRules Rules = 1
 	NewestRules Rules = 2

@@ -205,7 +205,7 @@ func (s *Scheduler) restoreEntry(r *reader, state entryState) error {
 	}
 	i := s.q.alloc()
 	e.due, e.next, e.prev, e.waits, e.weight, e.state = none, none, none, none, int32(n.weight), state
-	s.q.entries[i], s.q.labels[i], s.q.costs[i] = e, n.label, n.cost
+	s.q.entries[i], s.q.labels[i], s.q.costs[i], s.q.arrived[i] = e, n.label, n.cost, n.arrived
 	if n.waited != (Waits{}) {
 		*s.q.waiting(i) = n.waited
 	}
@@ -379,9 +379,18 @@ func (w *writer) holder(h *holder) {
 	if w.schema >= 2 {
 		w.uint(h.loose)
 	}
-	w.uint(uint64(len(h.outbox)))
+	told := 0
+	for i := range h.outbox {
+		if w.knows(&h.outbox[i]) {
+			told++
+		}
+	}
+	w.uint(uint64(told))
 	for i := range h.outbox {
 		n := &h.outbox[i]
+		if !w.knows(n) {
+			continue
+		}
 		w.uint(n.N)
 		w.uint(uint64(n.Kind))
 		w.uint(n.Ticket)
@@ -390,6 +399,12 @@ func (w *writer) holder(h *holder) {
 		w.instant(n.StartAt)
 		w.int(int64(n.Window))
 		w.waits(&n.Waits)
+		if w.schema >= 2 {
+			w.instant(n.Since)
+			w.instant(n.Until)
+			w.uint(uint64(n.Position))
+			w.uint(uint64(n.Depth))
+		}
 		w.uint(uint64(n.Refusal.Kind))
 		w.text(n.Refusal.Field)
 		w.int(n.Refusal.Value)
@@ -398,6 +413,9 @@ func (w *writer) holder(h *holder) {
 		w.uint(uint64(n.Revoked))
 	}
 }
+
+// knows reports whether the layout has a notice's kind.
+func (w *writer) knows(n *Notice) bool { return w.schema >= 2 || n.Kind != NoticeLeft }
 
 // waits writes a mask of what isn't zero, which mostly is little.
 func (w *writer) waits(v *Waits) {
@@ -434,6 +452,12 @@ func (w *writer) entry(s *Scheduler, i int32, index map[int32]int32) {
 	w.instant(e.accounted)
 	waited := s.q.waited(i)
 	w.waits(&waited)
+	if w.schema >= 2 {
+		a := &s.q.arrived[i]
+		w.instant(a.at)
+		w.uint(uint64(a.position))
+		w.uint(uint64(a.depth))
+	}
 	w.int(int64(e.attempt))
 	w.uint(uint64(e.generation))
 	w.buf = append(w.buf, e.handBacks, byte(e.hold))
@@ -509,6 +533,16 @@ func (r *reader) flags() (a, b, c bool) {
 
 func (r *reader) text() string { return string(r.bytes(r.uint())) }
 
+// small reads a number that is never negative.
+func (r *reader) small() int32 {
+	v := r.uint()
+	if v > math.MaxInt32 {
+		r.fail()
+		return 0
+	}
+	return int32(v)
+}
+
 // count reads a length; each item takes at least a byte.
 func (r *reader) count() int {
 	n := r.uint()
@@ -583,12 +617,16 @@ func (r *reader) holder() holder {
 		h.loose = r.uint()
 	}
 	for range r.count() {
-		h.outbox = append(h.outbox, Notice{
+		n := Notice{
 			N: r.uint(), Kind: NoticeKind(r.uint()), Ticket: r.uint(), Lease: r.uint(),
-			Generation: uint32(r.uint()), StartAt: r.instant(), Window: time.Duration(r.int()), Waits: r.waits(),
-			Refusal: Refusal{Kind: RefusalKind(r.uint()), Field: r.text(), Value: r.int(), Bound: r.int(), ComeAgain: r.instant()},
-			Revoked: RevokeCause(r.uint()),
-		})
+			Generation: uint32(r.uint()), StartAt: r.instant(), Window: time.Duration(r.int()), Account: Account{Waits: r.waits()},
+		}
+		if r.schema >= 2 {
+			n.Since, n.Until, n.Position, n.Depth = r.instant(), r.instant(), r.small(), r.small()
+		}
+		n.Refusal = Refusal{Kind: RefusalKind(r.uint()), Field: r.text(), Value: r.int(), Bound: r.int(), ComeAgain: r.instant()}
+		n.Revoked = RevokeCause(r.uint())
+		h.outbox = append(h.outbox, n)
 	}
 	return h
 }
@@ -610,6 +648,7 @@ type carried struct {
 	label      string
 	cost       costs
 	waited     Waits
+	arrived    arrival
 	owns, head bool
 }
 
@@ -623,6 +662,9 @@ func (r *reader) entry() (e carried) {
 	}
 	e.arrivedAt, e.deadline, e.parkedAt, e.accounted = r.instant(), r.instant(), r.instant(), r.instant()
 	e.waited = r.waits()
+	if r.schema >= 2 {
+		e.arrived = arrival{r.instant(), r.small(), r.small()}
+	}
 	e.attempt = int32(r.int())
 	e.generation = uint32(r.uint())
 	e.handBacks, e.hold = r.byte(), Hold(r.byte())

@@ -54,7 +54,7 @@ func (s *Scheduler) acquire(now Instant, h HolderRef, r *Request) error {
 		switch {
 		case e.attempt > r.Attempt || e.attempt == r.Attempt && e.holder != none && e.holder != int32(h):
 			s.Counters.StaleAcquires++
-			s.refuse(h, r.Number, Refusal{Kind: RefusedSuperseded})
+			s.refuse(now, h, r.Number, Refusal{Kind: RefusedSuperseded})
 			return nil
 		case e.state == entryQueued:
 			s.resume(now, owner, h, r)
@@ -71,7 +71,7 @@ func (s *Scheduler) acquire(now Instant, h HolderRef, r *Request) error {
 	}
 	var cost costs
 	if refusal := s.refusal(now, r, weight, &cost); refusal.Kind != 0 {
-		s.refuse(h, r.Number, refusal)
+		s.refuse(now, h, r.Number, refusal)
 		return nil
 	}
 	i := s.q.alloc()
@@ -83,6 +83,7 @@ func (s *Scheduler) acquire(now Instant, h HolderRef, r *Request) error {
 	}
 	s.q.costs[i], s.q.labels[i] = cost, cut(r.Label)
 	s.q.enqueue(i)
+	s.arrives(i, now, s.queued-s.parked+1, s.queued+1)
 	if owner != none {
 		s.disinherit(owner)
 	}
@@ -95,6 +96,15 @@ func (s *Scheduler) acquire(now Instant, h HolderRef, r *Request) error {
 		s.schedule(i)
 	}
 	return nil
+}
+
+// arrives notes how a ticket's attempt found the queue.
+func (s *Scheduler) arrives(i int32, now Instant, position, depth int) {
+	a := arrival{}
+	if s.since(2) {
+		a = arrival{now, int32(position), int32(depth)}
+	}
+	s.q.arrived[i] = a
 }
 
 // refusal says why a new ticket can't be taken, if so, and works out its cost.
@@ -226,19 +236,21 @@ func (s *Scheduler) lowerBound(now Instant, cost *costs) Instant {
 // again: it stands where it stood.
 func (s *Scheduler) resume(now Instant, i int32, h HolderRef, r *Request) {
 	s.account(i, now)
-	if s.since(2) {
-		s.q.forgetWaits(i)
-	}
 	e := &s.q.entries[i]
 	if e.holder != none {
 		// Whoever waits under the old number hears that it is over for them.
-		s.refuse(HolderRef(e.holder), e.number, Refusal{Kind: RefusedSuperseded})
+		s.refuseQueued(now, i, Refusal{Kind: RefusedSuperseded})
+	}
+	if s.since(2) {
+		s.q.forgetWaits(i)
 	}
 	s.disown(i)
 	if e.parkedAt != 0 {
 		e.parkedAt = 0
 		s.parked--
 	}
+	ahead := e.arrival - s.q.entries[s.q.head].arrival
+	s.arrives(i, now, int(min(ahead+1, uint64(s.queued-s.parked))), s.queued)
 	e.holder, e.number, e.attempt, e.hold = int32(h), r.Number, r.Attempt, r.Hold
 	if e.deadline == 0 {
 		e.deadline = r.Deadline
@@ -317,9 +329,9 @@ func (s *Scheduler) drop(i int32) {
 }
 
 // supersede removes a queued ticket whose call has another ticket or lease.
-func (s *Scheduler) supersede(i int32) {
-	if e := &s.q.entries[i]; e.holder != none {
-		s.refuse(HolderRef(e.holder), e.number, Refusal{Kind: RefusedSuperseded})
+func (s *Scheduler) supersede(now Instant, i int32) {
+	if s.q.entries[i].holder != none {
+		s.refuseQueued(now, i, Refusal{Kind: RefusedSuperseded})
 	}
 	s.drop(i)
 }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/log"
@@ -38,6 +40,11 @@ type Options struct {
 	// RunEvents is how long a run of an admission workflow may grow before it
 	// continues as new. 0: workflows.DefaultRunEvents.
 	RunEvents int
+	// TracerProvider and MeterProvider get the spans and metrics of the gates, see
+	// docs/telemetry.md. nil: the global ones of OpenTelemetry. Package
+	// worker/telemetry makes some as the OTEL_ environment says.
+	TracerProvider trace.TracerProvider
+	MeterProvider  metric.MeterProvider
 	// StopTimeout bounds the farewell to the gates when the last worker stops.
 	// 0: 5 s.
 	StopTimeout time.Duration
@@ -202,7 +209,10 @@ func (p *Plugin) enter() error {
 	p.gates = activities.NewDurableGates(p.policy, activities.DurableOptions{
 		Service: h.client.WorkflowService(), Namespace: h.namespace, DataConverter: p.dial.DataConverter, Identity: h.identity,
 		Transport: p.options.Transport, RunEvents: p.options.RunEvents,
-	}, activities.GatesOptions{HolderID: p.options.HolderID, Logger: slogOf(p.logger)})
+	}, activities.GatesOptions{
+		HolderID: p.options.HolderID, Logger: slogOf(p.logger),
+		TracerProvider: p.options.TracerProvider, MeterProvider: p.options.MeterProvider,
+	})
 	p.workers = 1
 	p.warnUnmatched()
 	return nil

@@ -31,7 +31,9 @@ func ExchangeOf(m *contract.Exchange, now admission.Instant, buf *admission.Exch
 		x.Acquire = append(x.Acquire, requestOf(a, now))
 	}
 	for _, c := range m.Cancel {
-		x.Cancel = append(x.Cancel, admission.Cancel{Ticket: c.GetNumber(), Attempt: c.GetAttempt(), Park: c.GetPark()})
+		x.Cancel = append(x.Cancel, admission.Cancel{
+			Ticket: c.GetNumber(), Attempt: c.GetAttempt(), Park: c.GetPark(), LeftAt: admission.Instant(c.GetLeftAt()),
+		})
 	}
 	for _, b := range m.HandBack {
 		x.HandBack = append(x.HandBack, admission.HandBack{Lease: b.GetLease(), Late: b.GetReason() == contract.HandBackReason_HAND_BACK_LATE})
@@ -125,6 +127,7 @@ func AnswerOf(a *admission.Answer, limits *admission.Limits, ask []uint64) *cont
 		Paused: a.Paused, InFlight: a.InFlight, Cap: a.Cap, Depth: int64(a.Depth), Holders: int32(a.Holders),
 		NotBefore: int64(a.NotBefore), ComeAgain: int64(a.ComeAgain), Resync: a.Resync, Superseded: a.Superseded, MayWait: a.MayWait,
 		HandBackTo: a.HandBackTo,
+		Parked:     int64(a.Parked), LostHolders: a.LostHolders, ExpiredLeases: a.Expired,
 	}
 	if !limits.Pacing.IsZero() || len(limits.Budgets) > 0 {
 		m.StartWindow = int64(limits.StartWindow) // where only places are counted, late harms nobody
@@ -144,17 +147,24 @@ func AnswerOf(a *admission.Answer, limits *admission.Limits, ask []uint64) *cont
 		m.Notice = n.N
 		switch n.Kind {
 		case admission.NoticeGrant:
-			m.Grants = append(m.Grants, &contract.Grant{
+			g := &contract.Grant{
 				Number: n.Ticket, Lease: n.Lease, Generation: n.Generation, StartAt: int64(n.StartAt), Window: int64(n.Window),
-				Reasons: reasonsOf(&n.Waits, limits), Notice: n.N,
-			})
+				Reasons: reasonsOf(&n.Waits, limits), Notice: n.N, Position: n.Position, Depth: n.Depth,
+			}
+			if n.Since.Add(n.Waits.Total()) != n.StartAt {
+				g.Since = int64(n.Since)
+			}
+			m.Grants = append(m.Grants, g)
 		case admission.NoticeRefusal:
 			m.Refusals = append(m.Refusals, &contract.Refusal{
 				Number: n.Ticket, Kind: refusalKinds[n.Refusal.Kind], ComeAgain: int64(n.Refusal.ComeAgain),
 				Field: n.Refusal.Field, Value: n.Refusal.Value, Bound: n.Refusal.Bound, Notice: n.N,
+				Account: accountOf(&n.Account, limits),
 			})
 		case admission.NoticeRevoked:
 			m.Revoked = append(m.Revoked, &contract.Revoked{Number: n.Ticket, Lease: n.Lease, Cause: contract.RevokeCause(n.Revoked), Notice: n.N})
+		case admission.NoticeLeft:
+			m.Left = append(m.Left, &contract.Left{Number: n.Ticket, Account: accountOf(&n.Account, limits), Notice: n.N})
 		}
 	}
 	for i, p := range a.Positions {
@@ -163,6 +173,16 @@ func AnswerOf(a *admission.Answer, limits *admission.Limits, ask []uint64) *cont
 		}
 	}
 	return m
+}
+
+// accountOf is nil where there is none, under rules 1.
+func accountOf(a *admission.Account, limits *admission.Limits) *contract.Account {
+	if a.Until == 0 {
+		return nil
+	}
+	return &contract.Account{
+		Reasons: reasonsOf(&a.Waits, limits), Since: int64(a.Since), Until: int64(a.Until), Position: a.Position, Depth: a.Depth,
+	}
 }
 
 func reasonsOf(w *admission.Waits, limits *admission.Limits) []*contract.Waited {

@@ -29,8 +29,9 @@ func (f *connection) add(c *cobra.Command) {
 // target is where a client connects to.
 type target struct{ address, namespace string }
 
-// connect dials as envconfig and the flags say.
-func (p *program) connect(ctx context.Context, f connection, plugins ...client.Plugin) (client.Client, target, error) {
+// connect dials as envconfig and the flags say. with changes the options; nil: it
+// doesn't.
+func (p *program) connect(ctx context.Context, f connection, with func(*client.Options) error) (client.Client, target, error) {
 	var at target
 	profile, err := envconfig.LoadClientConfigProfile(envconfig.LoadClientConfigProfileOptions{ConfigFileProfile: f.profile})
 	if err != nil {
@@ -54,7 +55,11 @@ func (p *program) connect(ctx context.Context, f connection, plugins ...client.P
 	}
 	at = target{address: o.HostPort, namespace: o.Namespace}
 	o.Logger = p.sdkLogger()
-	o.Plugins = append(o.Plugins, plugins...)
+	if with != nil {
+		if err := with(&o); err != nil {
+			return nil, at, err
+		}
+	}
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	c, err := client.DialContext(dialing, o)

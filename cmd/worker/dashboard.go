@@ -85,7 +85,7 @@ func (f *dashboardFlags) check(c *cobra.Command) error {
 }
 
 func (p *program) dashboard(ctx context.Context, f dashboardFlags) error {
-	c, at, err := p.connect(ctx, f.connection)
+	c, at, err := p.connect(ctx, f.connection, nil)
 	if err != nil {
 		return unlessInterrupted(ctx, err)
 	}

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +17,7 @@ import (
 
 	"sluice/cmd/worker/internal/dashboard"
 	"sluice/cmd/worker/internal/demo"
+	"sluice/cmd/worker/internal/tracing"
 	"sluice/tests/loopback"
 )
 
@@ -32,6 +35,7 @@ type devFlags struct {
 	json          bool
 	experiment    string
 	dashboardPort int
+	telemetry     telemetryFlags
 }
 
 func (p *program) devCommand() *cobra.Command {
@@ -55,14 +59,17 @@ Two rows show a cap of 6 alone, and with a spacing of 275 ms.
 
 With --once it exits after the demonstration: ports are then free ones unless
 given, and the database is a temporary file unless --db or --memory is given. If
-it is interrupted before that, the exit status is 130.`,
+it is interrupted before that, the exit status is 130.
+
+--otel-console prints the spans of all worker processes, and --metrics-listen serves
+their metrics on one page, each with the label "worker".`,
 		Example: `  worker dev
   worker dev --memory --port 0 --ui-port 0 --dashboard-port 0
   worker dev --once --json | tail -n 1 | jq '.rows[2]'
   worker dev --once --experiment six`,
 		Args: args(0),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := f.check(c); err != nil {
+			if err := errors.Join(f.check(c), f.telemetry.check(c)); err != nil {
 				return err
 			}
 			if f.dashboardPort < 0 || f.dashboardPort > 65535 {
@@ -80,6 +87,7 @@ it is interrupted before that, the exit status is 130.`,
 	c.Flags().BoolVar(&f.once, "once", false, "exit after the demonstration")
 	c.Flags().StringVar(&f.experiment, "experiment", demo.Experiments()[0].Name, "what to demonstrate: "+demo.ExperimentNames())
 	c.Flags().BoolVar(&f.json, "json", false, "print one JSON object as the last line of standard output; the table goes to standard error")
+	f.telemetry.add(c, "standard output, with --json on standard error")
 	return c
 }
 
@@ -116,6 +124,16 @@ func (p *program) dev(c *cobra.Command, f devFlags, experiment *demo.Experiment)
 		}
 		defer remove()
 	}
+	spans := io.Writer(&wholeWrites{w: p.stdout})
+	if f.json {
+		spans = p.console
+	}
+	metrics := demo.NewMetrics()
+	t, err := p.openTelemetry(ctx, f.telemetry, spans, metrics)
+	if err != nil {
+		return err
+	}
+	defer p.closeTelemetry(t)
 	e, err := p.startServer(ctx, f.serverFlags)
 	if err != nil {
 		return p.interrupted(ctx, f, err)
@@ -135,7 +153,11 @@ func (p *program) dev(c *cobra.Command, f devFlags, experiment *demo.Experiment)
 
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	temporal, err := client.DialContext(dialing, client.Options{HostPort: e.server.HostPort(), Namespace: devNamespace, Logger: p.sdkLogger()})
+	o := client.Options{HostPort: e.server.HostPort(), Namespace: devNamespace, Logger: p.sdkLogger()}
+	if err := tracing.Add(&o, t); err != nil {
+		return err
+	}
+	temporal, err := client.DialContext(dialing, o)
 	if err != nil {
 		return p.interrupted(ctx, f, err)
 	}
@@ -152,6 +174,7 @@ func (p *program) dev(c *cobra.Command, f devFlags, experiment *demo.Experiment)
 		Experiment: experiment,
 		Client:     temporal, Address: e.server.HostPort(), Namespace: devNamespace, Provider: provider,
 		Program: []string{program, demoWorker}, Stderr: p.console, Verbose: p.verbose, Report: p.progress(experiment),
+		Telemetry: demo.Telemetry{Off: f.telemetry.off(), Spans: spans, Console: f.telemetry.console, Metrics: metrics, Page: f.telemetry.listen != ""},
 	})
 	defer func() {
 		if ctx.Err() != nil {
@@ -176,6 +199,18 @@ func (p *program) dev(c *cobra.Command, f devFlags, experiment *demo.Experiment)
 	case err := <-e.server.Failed():
 		return err
 	}
+}
+
+// wholeWrites lets several write, one at a time.
+type wholeWrites struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *wholeWrites) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
 }
 
 // forOnce changes what --once means other defaults for, and returns what removes

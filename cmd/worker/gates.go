@@ -43,7 +43,7 @@ func (f *gateFlags) check(c *cobra.Command) error {
 
 // withGates connects and does something with the gates of the namespace.
 func (p *program) withGates(ctx context.Context, f *gateFlags, do func(*gateclient.Client) error) error {
-	c, at, err := p.connect(ctx, f.connection)
+	c, at, err := p.connect(ctx, f.connection, nil)
 	if err != nil {
 		return unlessInterrupted(ctx, err)
 	}

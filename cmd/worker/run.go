@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.temporal.io/sdk/client"
 	sdkworker "go.temporal.io/sdk/worker"
 
 	"sluice/activities"
+	"sluice/cmd/worker/internal/tracing"
 	"sluice/tests/loopback"
 	"sluice/worker"
 )
@@ -22,6 +24,7 @@ type runFlags struct {
 	noHost      bool
 	stopTimeout time.Duration
 	connection
+	telemetry telemetryFlags
 }
 
 func (p *program) runCommand() *cobra.Command {
@@ -37,10 +40,14 @@ It connects as Temporal's own tools do: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE,
 TEMPORAL_API_KEY, TEMPORAL_TLS_... and the profiles of temporal.toml. Flags come
 before the environment, and that before the file.
 
+Traces and metrics go where the standard OTEL_... variables say, such as
+OTEL_EXPORTER_OTLP_ENDPOINT; nowhere without them.
+
 On Ctrl-C or SIGTERM it takes no more work, lets calls under way end, leaves
 queued ones their place, gives leases back and exits with status 0.`,
 		Example: `  worker run --config sluice.yaml
   worker run --config sluice.yaml --address 127.0.0.1:7234 --task-queue summaries
+  worker run --config sluice.yaml --metrics-listen 127.0.0.1:9464 --otel-console
   TEMPORAL_PROFILE=cloud worker run --config sluice.yaml --transport signal`,
 		Args: args(0),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -58,6 +65,7 @@ queued ones their place, gives leases back and exits with status 0.`,
 	flags.BoolVar(&f.noHost, "no-host", false, "don't host admission workflows; another process of the namespace has to")
 	flags.DurationVar(&f.stopTimeout, "stop-timeout", 30*time.Second, "how long calls under way may take after Ctrl-C")
 	f.connection.add(c)
+	f.telemetry.add(c, "standard output")
 	return c
 }
 
@@ -78,7 +86,7 @@ func (f *runFlags) check(c *cobra.Command) error {
 	case f.stopTimeout < 0:
 		return bad("--stop-timeout is %v; it may be 0 or more", f.stopTimeout)
 	}
-	return nil
+	return f.telemetry.check(c)
 }
 
 func (p *program) run(ctx context.Context, f runFlags) error {
@@ -86,13 +94,22 @@ func (p *program) run(ctx context.Context, f runFlags) error {
 	if err != nil {
 		return err
 	}
+	t, err := p.openTelemetry(ctx, f.telemetry, p.stdout, nil)
+	if err != nil {
+		return err
+	}
+	defer p.closeTelemetry(t)
 	plugin, err := worker.NewPlugin(worker.Options{
 		Policy: loaded, HolderID: f.holderID, Transport: activities.ExchangeTransport(f.transport), NoHost: f.noHost,
+		TracerProvider: t.TracerProvider, MeterProvider: t.MeterProvider,
 	})
 	if err != nil {
 		return err
 	}
-	c, at, err := p.connect(ctx, f.connection, plugin)
+	c, at, err := p.connect(ctx, f.connection, func(o *client.Options) error {
+		o.Plugins = append(o.Plugins, plugin)
+		return tracing.Add(o, t)
+	})
 	if err != nil {
 		return unlessInterrupted(ctx, err)
 	}

@@ -25,6 +25,7 @@ type soakFlags struct {
 	stopWorkers int
 	seed        uint64
 	transport   string
+	telemetry   string
 	ip          string
 	db          string
 	json        bool
@@ -69,6 +70,7 @@ database and the processes' logs are kept.`,
 	flags.IntVar(&f.stopWorkers, "stop-workers", 1, "workers to stop for longer than the holder TTL")
 	flags.Uint64Var(&f.seed, "seed", 1, "what happens is the same for the same seed")
 	flags.StringVar(&f.transport, "transport", string(activities.TransportUpdate), "how exchanges reach the gate: update, signal or mixed")
+	addTelemetry(flags, &f.telemetry, "worker processes export traces and metrics as OTEL_... says")
 	flags.StringVar(&f.ip, "ip", "127.0.0.1", "loopback address to listen on")
 	flags.StringVar(&f.db, "db", "", "SQLite file, which must be new; beside it FILE.logs (default: a temporary one)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object as the last line of standard output")
@@ -97,6 +99,9 @@ func (f *soakFlags) check(c *cobra.Command) error {
 	case activities.TransportUpdate, activities.TransportSignal, activities.TransportMixed:
 	default:
 		return bad("--transport is %q; it may be update, signal or mixed", f.transport)
+	}
+	if wrong := checkTelemetry(f.telemetry); wrong != "" {
+		return bad("%s", wrong)
 	}
 	if ip := net.ParseIP(f.ip); ip == nil || !ip.IsLoopback() {
 		return bad("--ip is %s; it may be a loopback address", f.ip)
@@ -127,7 +132,7 @@ func (p *program) soak(ctx context.Context, f soakFlags) error {
 		f.attempts, f.processes, f.killWorkers, f.killServer, f.stopWorkers, f.seed, f.transport)
 	r, err := soak.Run(ctx, soak.Options{
 		Attempts: f.attempts, Processes: f.processes, KillWorkers: f.killWorkers, KillServer: f.killServer, StopWorkers: f.stopWorkers,
-		Seed: f.seed, Transport: activities.ExchangeTransport(f.transport), IP: f.ip, Database: f.db, Program: program, Report: p.soakProgress(),
+		Seed: f.seed, Transport: activities.ExchangeTransport(f.transport), NoTelemetry: f.telemetry == telemetryOff, IP: f.ip, Database: f.db, Program: program, Report: p.soakProgress(),
 	})
 	p.console.end()
 	if err == nil && r.OK || ctx.Err() != nil {

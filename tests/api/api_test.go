@@ -31,7 +31,7 @@ var libraries = []struct {
 	path      string
 	generated bool
 }{
-	{path: "admission"}, {path: "policy"}, {path: "workflows"}, {path: "workflows/contract", generated: true}, {path: "activities"}, {path: "worker"},
+	{path: "admission"}, {path: "policy"}, {path: "workflows"}, {path: "workflows/contract", generated: true}, {path: "activities"}, {path: "worker"}, {path: "worker/telemetry"},
 }
 
 func TestAPI(t *testing.T) {

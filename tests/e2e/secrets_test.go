@@ -16,6 +16,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/exporters/stdout/stdouttrace"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/log"
@@ -59,7 +63,7 @@ func (l *lockedBuffer) String() string {
 
 // TestSecretsStayOut: endpoints with userinfo and keys, requests with credentials
 // and bodies, answers with what nobody else should read: no history of any
-// workflow, no log line, no status, no error names any of it.
+// workflow, no log line, no status, no error, no span and no metric names any of it.
 func TestSecretsStayOut(t *testing.T) {
 	ts := server(t)
 	var mu sync.Mutex
@@ -95,7 +99,13 @@ func TestSecretsStayOut(t *testing.T) {
 	gate := pol.Gates()[0]
 	logs := &lockedBuffer{}
 	handler := slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug})
-	plugin, err := worker.NewPlugin(worker.Options{Policy: pol})
+	spans, metrics := &lockedBuffer{}, sdkmetric.NewManualReader()
+	exporter, err := stdouttrace.New(stdouttrace.WithWriter(spans))
+	require.NoError(t, err)
+	plugin, err := worker.NewPlugin(worker.Options{
+		Policy: pol, TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)),
+		MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(metrics)),
+	})
 	require.NoError(t, err)
 	c, err := client.Dial(client.Options{HostPort: ts.GetFrontendHostPort(), Namespace: ts.GetDefaultNamespace(), Logger: log.NewStructuredLogger(slog.New(handler)), Plugins: []client.Plugin{plugin}})
 	require.NoError(t, err)
@@ -147,8 +157,16 @@ func TestSecretsStayOut(t *testing.T) {
 	}
 	_, err = pol.ByName("nobody")
 	found["error of an unknown gate"] = err.Error()
+	var measured metricdata.ResourceMetrics
+	require.NoError(t, metrics.Collect(ctx, &measured))
+	found["metrics"] = fmt.Sprintf("%+v", measured)
 	w.Stop()
 	c.Close()
+	found["spans"] = spans.String() // the gates are closed: all have ended
+	for _, name := range []string{"admission.wait", "admission.attempt", "sluice.QueueTimeout", "429", host} {
+		require.Contains(t, found["spans"], name)
+	}
+	require.Contains(t, found["metrics"], host)
 	found["log"] = logs.String()
 	require.Contains(t, found["log"], "CallWithSecrets", "the log says something")
 	require.Contains(t, found["history of "+gate.WorkflowID()], host, "the histories are read")

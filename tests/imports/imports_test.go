@@ -35,6 +35,7 @@ var allowed = map[string][]string{
 	"sluice/workflows":          {"sluice/admission", "sluice/policy", "sluice/workflows/contract"},
 	"sluice/activities":         {"sluice/admission", "sluice/policy", "sluice/workflows", "sluice/workflows/contract"},
 	"sluice/worker":             {"sluice/admission", "sluice/policy", "sluice/workflows", "sluice/workflows/contract", "sluice/activities"},
+	"sluice/worker/telemetry":   {},
 }
 
 // pkg is what `go list` says of a package. With -test, what a package's tests
@@ -123,6 +124,28 @@ func TestLibraryPackagesImportWhatTheyMay(t *testing.T) {
 		outside := within(path, "sluice/cmd") || within(path, "sluice/examples") || within(path, "sluice/tests")
 		_, known := allowed[p.ImportPath]
 		assert.True(t, outside || known, "%s is new: say in this test what it may import", path)
+	}
+}
+
+// TestTheLibraryReachesNoExporter: who uses the library compiles OpenTelemetry's API
+// and no more, unless it asks for more.
+func TestTheLibraryReachesNoExporter(t *testing.T) {
+	packages := list(t)
+	otel := func(dep string) bool {
+		return within(dep, "go.opentelemetry.io") || within(dep, "github.com/prometheus")
+	}
+	for path := range allowed {
+		if path == "sluice/worker/telemetry" {
+			continue
+		}
+		for _, dep := range packages[path].Deps {
+			if !otel(dep) {
+				continue
+			}
+			api := (path == "sluice/activities" || path == "sluice/worker") && !within(dep, "go.opentelemetry.io/otel/sdk") &&
+				!within(dep, "go.opentelemetry.io/otel/exporters") && !within(dep, "go.opentelemetry.io/contrib")
+			assert.True(t, api && within(dep, "go.opentelemetry.io"), "%s imports %s", path, dep)
+		}
 	}
 }
 

@@ -570,10 +570,13 @@ func (x *Acquire) GetHold() Hold {
 }
 
 type Cancel struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	Attempt       int32                  `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	Park          bool                   `protobuf:"varint,3,opt,name=park,proto3" json:"park,omitempty"` // keep the place: the caller comes back
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Number  uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Attempt int32                  `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Park    bool                   `protobuf:"varint,3,opt,name=park,proto3" json:"park,omitempty"` // keep the place: the caller comes back
+	// When the caller left: the holder wants to know what the ticket waited for
+	// until then, see Left. 0: it doesn't. Since rules 2.
+	LeftAt        int64 `protobuf:"fixed64,4,opt,name=left_at,json=leftAt,proto3" json:"left_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -627,6 +630,13 @@ func (x *Cancel) GetPark() bool {
 		return x.Park
 	}
 	return false
+}
+
+func (x *Cancel) GetLeftAt() int64 {
+	if x != nil {
+		return x.LeftAt
+	}
+	return 0
 }
 
 type HandBack struct {
@@ -1293,14 +1303,19 @@ func (x *Waited) GetDuration() int64 {
 }
 
 type Grant struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	Lease         uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
-	Generation    uint32                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	StartAt       int64                  `protobuf:"fixed64,4,opt,name=start_at,json=startAt,proto3" json:"start_at,omitempty"`
-	Window        int64                  `protobuf:"zigzag64,5,opt,name=window,proto3" json:"window,omitempty"` // how late it may start; 0: the policy's; negative: no limit
-	Reasons       []*Waited              `protobuf:"bytes,6,rep,name=reasons,proto3" json:"reasons,omitempty"`
-	Notice        uint64                 `protobuf:"varint,7,opt,name=notice,proto3" json:"notice,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Number     uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Lease      uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	Generation uint32                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	StartAt    int64                  `protobuf:"fixed64,4,opt,name=start_at,json=startAt,proto3" json:"start_at,omitempty"`
+	Window     int64                  `protobuf:"zigzag64,5,opt,name=window,proto3" json:"window,omitempty"` // how late it may start; 0: the policy's; negative: no limit
+	Reasons    []*Waited              `protobuf:"bytes,6,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	Notice     uint64                 `protobuf:"varint,7,opt,name=notice,proto3" json:"notice,omitempty"`
+	// When the ticket came; only where it isn't start_at less all reasons, as after
+	// a hand-back. As are the next two: since rules 2.
+	Since         int64 `protobuf:"fixed64,8,opt,name=since,proto3" json:"since,omitempty"`
+	Position      int32 `protobuf:"varint,9,opt,name=position,proto3" json:"position,omitempty"` // see Account
+	Depth         int32 `protobuf:"varint,10,opt,name=depth,proto3" json:"depth,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1384,6 +1399,107 @@ func (x *Grant) GetNotice() uint64 {
 	return 0
 }
 
+func (x *Grant) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *Grant) GetPosition() int32 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *Grant) GetDepth() int32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+// Account is what a ticket waited for that ended without a lease.
+type Account struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Reasons []*Waited              `protobuf:"bytes,1,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	Since   int64                  `protobuf:"fixed64,2,opt,name=since,proto3" json:"since,omitempty"` // when it came, with its present attempt
+	Until   int64                  `protobuf:"fixed64,3,opt,name=until,proto3" json:"until,omitempty"` // up to where reasons accounts for its time
+	// How many tickets stood in line when it came, itself included and parked ones
+	// not; of one that was presented again the most that it can have been. 0: it
+	// wasn't put in line.
+	Position      int32 `protobuf:"varint,4,opt,name=position,proto3" json:"position,omitempty"`
+	Depth         int32 `protobuf:"varint,5,opt,name=depth,proto3" json:"depth,omitempty"` // tickets in the queue then, parked ones and itself included
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Account) Reset() {
+	*x = Account{}
+	mi := &file_admission_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Account) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Account) ProtoMessage() {}
+
+func (x *Account) ProtoReflect() protoreflect.Message {
+	mi := &file_admission_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Account.ProtoReflect.Descriptor instead.
+func (*Account) Descriptor() ([]byte, []int) {
+	return file_admission_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Account) GetReasons() []*Waited {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *Account) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *Account) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *Account) GetPosition() int32 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *Account) GetDepth() int32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
 type Refusal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -1393,13 +1509,14 @@ type Refusal struct {
 	Value         int64                  `protobuf:"varint,5,opt,name=value,proto3" json:"value,omitempty"`
 	Bound         int64                  `protobuf:"varint,6,opt,name=bound,proto3" json:"bound,omitempty"`
 	Notice        uint64                 `protobuf:"varint,7,opt,name=notice,proto3" json:"notice,omitempty"`
+	Account       *Account               `protobuf:"bytes,8,opt,name=account,proto3" json:"account,omitempty"` // since rules 2
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_admission_proto_msgTypes[14]
+	mi := &file_admission_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1411,7 +1528,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[14]
+	mi := &file_admission_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1424,7 +1541,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{14}
+	return file_admission_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Refusal) GetNumber() uint64 {
@@ -1476,6 +1593,74 @@ func (x *Refusal) GetNotice() uint64 {
 	return 0
 }
 
+func (x *Refusal) GetAccount() *Account {
+	if x != nil {
+		return x.Account
+	}
+	return nil
+}
+
+// Left answers a Cancel that said when its caller left.
+type Left struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Account       *Account               `protobuf:"bytes,2,opt,name=account,proto3" json:"account,omitempty"`
+	Notice        uint64                 `protobuf:"varint,3,opt,name=notice,proto3" json:"notice,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Left) Reset() {
+	*x = Left{}
+	mi := &file_admission_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Left) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Left) ProtoMessage() {}
+
+func (x *Left) ProtoReflect() protoreflect.Message {
+	mi := &file_admission_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Left.ProtoReflect.Descriptor instead.
+func (*Left) Descriptor() ([]byte, []int) {
+	return file_admission_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Left) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Left) GetAccount() *Account {
+	if x != nil {
+		return x.Account
+	}
+	return nil
+}
+
+func (x *Left) GetNotice() uint64 {
+	if x != nil {
+		return x.Notice
+	}
+	return 0
+}
+
 type Revoked struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -1488,7 +1673,7 @@ type Revoked struct {
 
 func (x *Revoked) Reset() {
 	*x = Revoked{}
-	mi := &file_admission_proto_msgTypes[15]
+	mi := &file_admission_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1685,7 @@ func (x *Revoked) String() string {
 func (*Revoked) ProtoMessage() {}
 
 func (x *Revoked) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[15]
+	mi := &file_admission_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1698,7 @@ func (x *Revoked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoked.ProtoReflect.Descriptor instead.
 func (*Revoked) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{15}
+	return file_admission_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Revoked) GetNumber() uint64 {
@@ -1554,7 +1739,7 @@ type Cooldown struct {
 
 func (x *Cooldown) Reset() {
 	*x = Cooldown{}
-	mi := &file_admission_proto_msgTypes[16]
+	mi := &file_admission_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1566,7 +1751,7 @@ func (x *Cooldown) String() string {
 func (*Cooldown) ProtoMessage() {}
 
 func (x *Cooldown) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[16]
+	mi := &file_admission_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1579,7 +1764,7 @@ func (x *Cooldown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cooldown.ProtoReflect.Descriptor instead.
 func (*Cooldown) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{16}
+	return file_admission_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Cooldown) GetUntil() int64 {
@@ -1606,7 +1791,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_admission_proto_msgTypes[17]
+	mi := &file_admission_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1618,7 +1803,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[17]
+	mi := &file_admission_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1631,7 +1816,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{17}
+	return file_admission_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Position) GetNumber() uint64 {
@@ -1682,14 +1867,19 @@ type Answer struct {
 	// The limits became tighter after the notice with this number was given:
 	// leases granted by it or an earlier one that have not started are to be
 	// handed back, as after a cooldown.
-	HandBackTo    uint64 `protobuf:"varint,29,opt,name=hand_back_to,json=handBackTo,proto3" json:"hand_back_to,omitempty"`
+	HandBackTo uint64  `protobuf:"varint,29,opt,name=hand_back_to,json=handBackTo,proto3" json:"hand_back_to,omitempty"`
+	Left       []*Left `protobuf:"bytes,40,rep,name=left,proto3" json:"left,omitempty"`
+	Parked     int64   `protobuf:"varint,41,opt,name=parked,proto3" json:"parked,omitempty"` // of depth; as are the next two: since rules 2
+	// What the gate has counted over all runs.
+	LostHolders   uint64 `protobuf:"varint,42,opt,name=lost_holders,json=lostHolders,proto3" json:"lost_holders,omitempty"`
+	ExpiredLeases uint64 `protobuf:"varint,43,opt,name=expired_leases,json=expiredLeases,proto3" json:"expired_leases,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_admission_proto_msgTypes[18]
+	mi := &file_admission_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1701,7 +1891,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_admission_proto_msgTypes[18]
+	mi := &file_admission_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1714,7 +1904,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_admission_proto_rawDescGZIP(), []int{18}
+	return file_admission_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Answer) GetContract() uint32 {
@@ -1920,6 +2110,34 @@ func (x *Answer) GetHandBackTo() uint64 {
 	return 0
 }
 
+func (x *Answer) GetLeft() []*Left {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
+func (x *Answer) GetParked() int64 {
+	if x != nil {
+		return x.Parked
+	}
+	return 0
+}
+
+func (x *Answer) GetLostHolders() uint64 {
+	if x != nil {
+		return x.LostHolders
+	}
+	return 0
+}
+
+func (x *Answer) GetExpiredLeases() uint64 {
+	if x != nil {
+		return x.ExpiredLeases
+	}
+	return 0
+}
+
 var File_admission_proto protoreflect.FileDescriptor
 
 const file_admission_proto_rawDesc = "" +
@@ -1945,11 +2163,12 @@ const file_admission_proto_rawDesc = "" +
 	"\x06weight\x18\x05 \x01(\x03R\x06weight\x12-\n" +
 	"\x04cost\x18\x06 \x03(\v2\x19.sluice.admission.v1.CostR\x04cost\x12\x1a\n" +
 	"\bdeadline\x18\a \x01(\x03R\bdeadline\x12-\n" +
-	"\x04hold\x18\b \x01(\x0e2\x19.sluice.admission.v1.HoldR\x04hold\"N\n" +
+	"\x04hold\x18\b \x01(\x0e2\x19.sluice.admission.v1.HoldR\x04hold\"g\n" +
 	"\x06Cancel\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x12\n" +
-	"\x04park\x18\x03 \x01(\bR\x04park\"]\n" +
+	"\x04park\x18\x03 \x01(\bR\x04park\x12\x17\n" +
+	"\aleft_at\x18\x04 \x01(\x10R\x06leftAt\"]\n" +
 	"\bHandBack\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12;\n" +
 	"\x06reason\x18\x02 \x01(\x0e2#.sluice.admission.v1.HandBackReasonR\x06reason\"\xd5\x02\n" +
@@ -2014,7 +2233,7 @@ const file_admission_proto_rawDesc = "" +
 	"\x06policy\x18\x03 \x01(\v2\x1b.sluice.admission.v1.PolicyR\x06policy\"<\n" +
 	"\x06Waited\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1a\n" +
-	"\bduration\x18\x02 \x01(\x03R\bduration\"\xd7\x01\n" +
+	"\bduration\x18\x02 \x01(\x03R\bduration\"\x9f\x02\n" +
 	"\x05Grant\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x1e\n" +
@@ -2024,7 +2243,17 @@ const file_admission_proto_rawDesc = "" +
 	"\bstart_at\x18\x04 \x01(\x10R\astartAt\x12\x16\n" +
 	"\x06window\x18\x05 \x01(\x12R\x06window\x125\n" +
 	"\areasons\x18\x06 \x03(\v2\x1b.sluice.admission.v1.WaitedR\areasons\x12\x16\n" +
-	"\x06notice\x18\a \x01(\x04R\x06notice\"\xd0\x01\n" +
+	"\x06notice\x18\a \x01(\x04R\x06notice\x12\x14\n" +
+	"\x05since\x18\b \x01(\x10R\x05since\x12\x1a\n" +
+	"\bposition\x18\t \x01(\x05R\bposition\x12\x14\n" +
+	"\x05depth\x18\n" +
+	" \x01(\x05R\x05depth\"\x9e\x01\n" +
+	"\aAccount\x125\n" +
+	"\areasons\x18\x01 \x03(\v2\x1b.sluice.admission.v1.WaitedR\areasons\x12\x14\n" +
+	"\x05since\x18\x02 \x01(\x10R\x05since\x12\x14\n" +
+	"\x05until\x18\x03 \x01(\x10R\x05until\x12\x1a\n" +
+	"\bposition\x18\x04 \x01(\x05R\bposition\x12\x14\n" +
+	"\x05depth\x18\x05 \x01(\x05R\x05depth\"\x88\x02\n" +
 	"\aRefusal\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x124\n" +
 	"\x04kind\x18\x02 \x01(\x0e2 .sluice.admission.v1.RefusalKindR\x04kind\x12\x1d\n" +
@@ -2033,7 +2262,12 @@ const file_admission_proto_rawDesc = "" +
 	"\x05field\x18\x04 \x01(\tR\x05field\x12\x14\n" +
 	"\x05value\x18\x05 \x01(\x03R\x05value\x12\x14\n" +
 	"\x05bound\x18\x06 \x01(\x03R\x05bound\x12\x16\n" +
-	"\x06notice\x18\a \x01(\x04R\x06notice\"\x87\x01\n" +
+	"\x06notice\x18\a \x01(\x04R\x06notice\x126\n" +
+	"\aaccount\x18\b \x01(\v2\x1c.sluice.admission.v1.AccountR\aaccount\"n\n" +
+	"\x04Left\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x126\n" +
+	"\aaccount\x18\x02 \x01(\v2\x1c.sluice.admission.v1.AccountR\aaccount\x12\x16\n" +
+	"\x06notice\x18\x03 \x01(\x04R\x06notice\"\x87\x01\n" +
 	"\aRevoked\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x126\n" +
@@ -2044,7 +2278,7 @@ const file_admission_proto_rawDesc = "" +
 	"\x05cause\x18\x02 \x01(\tR\x05cause\">\n" +
 	"\bPosition\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\x05R\bposition\"\xd3\a\n" +
+	"\bposition\x18\x02 \x01(\x05R\bposition\"\xe4\b\n" +
 	"\x06Answer\x12\x1a\n" +
 	"\bcontract\x18\x01 \x01(\rR\bcontract\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x10R\x03now\x12\x1b\n" +
@@ -2081,7 +2315,11 @@ const file_admission_proto_rawDesc = "" +
 	"\fstart_window\x18\x1b \x01(\x03R\vstartWindow\x12\x18\n" +
 	"\aholders\x18\x1c \x01(\x05R\aholders\x12 \n" +
 	"\fhand_back_to\x18\x1d \x01(\x04R\n" +
-	"handBackTo*'\n" +
+	"handBackTo\x12-\n" +
+	"\x04left\x18( \x03(\v2\x19.sluice.admission.v1.LeftR\x04left\x12\x16\n" +
+	"\x06parked\x18) \x01(\x03R\x06parked\x12!\n" +
+	"\flost_holders\x18* \x01(\x04R\vlostHolders\x12%\n" +
+	"\x0eexpired_leases\x18+ \x01(\x04R\rexpiredLeases*'\n" +
 	"\x04Hold\x12\x10\n" +
 	"\fHOLD_ATTEMPT\x10\x00\x12\r\n" +
 	"\tHOLD_CALL\x10\x01*\x80\x01\n" +
@@ -2126,7 +2364,7 @@ func file_admission_proto_rawDescGZIP() []byte {
 }
 
 var file_admission_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_admission_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_admission_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_admission_proto_goTypes = []any{
 	(Hold)(0),           // 0: sluice.admission.v1.Hold
 	(HandBackReason)(0), // 1: sluice.admission.v1.HandBackReason
@@ -2147,11 +2385,13 @@ var file_admission_proto_goTypes = []any{
 	(*Read)(nil),        // 16: sluice.admission.v1.Read
 	(*Waited)(nil),      // 17: sluice.admission.v1.Waited
 	(*Grant)(nil),       // 18: sluice.admission.v1.Grant
-	(*Refusal)(nil),     // 19: sluice.admission.v1.Refusal
-	(*Revoked)(nil),     // 20: sluice.admission.v1.Revoked
-	(*Cooldown)(nil),    // 21: sluice.admission.v1.Cooldown
-	(*Position)(nil),    // 22: sluice.admission.v1.Position
-	(*Answer)(nil),      // 23: sluice.admission.v1.Answer
+	(*Account)(nil),     // 19: sluice.admission.v1.Account
+	(*Refusal)(nil),     // 20: sluice.admission.v1.Refusal
+	(*Left)(nil),        // 21: sluice.admission.v1.Left
+	(*Revoked)(nil),     // 22: sluice.admission.v1.Revoked
+	(*Cooldown)(nil),    // 23: sluice.admission.v1.Cooldown
+	(*Position)(nil),    // 24: sluice.admission.v1.Position
+	(*Answer)(nil),      // 25: sluice.admission.v1.Answer
 }
 var file_admission_proto_depIdxs = []int32{
 	7,  // 0: sluice.admission.v1.Acquire.cost:type_name -> sluice.admission.v1.Cost
@@ -2172,18 +2412,22 @@ var file_admission_proto_depIdxs = []int32{
 	5,  // 15: sluice.admission.v1.Read.holder:type_name -> sluice.admission.v1.Holder
 	6,  // 16: sluice.admission.v1.Read.policy:type_name -> sluice.admission.v1.Policy
 	17, // 17: sluice.admission.v1.Grant.reasons:type_name -> sluice.admission.v1.Waited
-	3,  // 18: sluice.admission.v1.Refusal.kind:type_name -> sluice.admission.v1.RefusalKind
-	4,  // 19: sluice.admission.v1.Revoked.cause:type_name -> sluice.admission.v1.RevokeCause
-	18, // 20: sluice.admission.v1.Answer.grants:type_name -> sluice.admission.v1.Grant
-	19, // 21: sluice.admission.v1.Answer.refusals:type_name -> sluice.admission.v1.Refusal
-	20, // 22: sluice.admission.v1.Answer.revoked:type_name -> sluice.admission.v1.Revoked
-	21, // 23: sluice.admission.v1.Answer.cooldown:type_name -> sluice.admission.v1.Cooldown
-	22, // 24: sluice.admission.v1.Answer.position:type_name -> sluice.admission.v1.Position
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	17, // 18: sluice.admission.v1.Account.reasons:type_name -> sluice.admission.v1.Waited
+	3,  // 19: sluice.admission.v1.Refusal.kind:type_name -> sluice.admission.v1.RefusalKind
+	19, // 20: sluice.admission.v1.Refusal.account:type_name -> sluice.admission.v1.Account
+	19, // 21: sluice.admission.v1.Left.account:type_name -> sluice.admission.v1.Account
+	4,  // 22: sluice.admission.v1.Revoked.cause:type_name -> sluice.admission.v1.RevokeCause
+	18, // 23: sluice.admission.v1.Answer.grants:type_name -> sluice.admission.v1.Grant
+	20, // 24: sluice.admission.v1.Answer.refusals:type_name -> sluice.admission.v1.Refusal
+	22, // 25: sluice.admission.v1.Answer.revoked:type_name -> sluice.admission.v1.Revoked
+	23, // 26: sluice.admission.v1.Answer.cooldown:type_name -> sluice.admission.v1.Cooldown
+	24, // 27: sluice.admission.v1.Answer.position:type_name -> sluice.admission.v1.Position
+	21, // 28: sluice.admission.v1.Answer.left:type_name -> sluice.admission.v1.Left
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_admission_proto_init() }
@@ -2198,7 +2442,7 @@ func file_admission_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admission_proto_rawDesc), len(file_admission_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -27,12 +27,19 @@ type Process struct {
 
 // Start starts a process and gives it its order. program is a path and arguments.
 func Start(program []string, order any, stderr io.Writer) (*Process, error) {
+	return StartHeard(program, order, stderr, func(string) bool { return false })
+}
+
+// StartHeard is Start for a process that says more than it is asked for: heard gets
+// each line of its standard output and takes those for which it returns true. It is
+// called from one goroutine, and has had the last line when Done is closed.
+func StartHeard(program []string, order any, stderr io.Writer, heard func(line string) bool) (*Process, error) {
 	data, err := json.Marshal(order)
 	if err != nil {
 		return nil, err
 	}
 	p := &Process{cmd: exec.Command(program[0], program[1:]...), lines: make(chan string, maxLines), done: make(chan struct{})}
-	p.cmd.Stdout = &lineWriter{to: p.lines}
+	p.cmd.Stdout = &lineWriter{to: p.lines, heard: heard}
 	p.cmd.Stderr = stderr
 	p.cmd.WaitDelay = time.Second
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
@@ -122,8 +129,9 @@ const maxLines = 16
 
 // lineWriter is a process's standard output, line by line.
 type lineWriter struct {
-	to   chan<- string
-	line []byte
+	to    chan<- string
+	heard func(string) bool
+	line  []byte
 }
 
 func (w *lineWriter) Write(p []byte) (int, error) {
@@ -133,9 +141,11 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 		if !whole {
 			return len(p), nil
 		}
-		select {
-		case w.to <- string(line):
-		default: // nobody asks
+		if !w.heard(string(line)) {
+			select {
+			case w.to <- string(line):
+			default: // nobody asks
+			}
 		}
 		w.line = rest
 	}

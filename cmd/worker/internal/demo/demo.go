@@ -33,6 +33,8 @@ type Options struct {
 	Stderr io.Writer
 	// Verbose lets the worker processes tell more.
 	Verbose bool
+	// Telemetry says what the worker processes tell of themselves.
+	Telemetry Telemetry
 	// Report is told how a row is doing, a few times per second, from one goroutine.
 	// nil: nobody is.
 	Report func(row string, soFar loopback.Stats)
@@ -135,10 +137,10 @@ func (d *Demo) startProcesses(ctx context.Context, p plan) error {
 	}
 	o := order{
 		Address: d.o.Address, Namespace: d.o.Namespace, TaskQueue: d.taskQueue(p), Gate: gate,
-		Provider: d.o.Provider.URL, Verbose: d.o.Verbose,
+		Provider: d.o.Provider.URL, Verbose: d.o.Verbose, Telemetry: d.o.Telemetry.order(),
 	}
-	for range d.o.Experiment.Processes {
-		process, err := child.Start(d.o.Program, o, d.o.Stderr)
+	for i := range d.o.Experiment.Processes {
+		process, err := child.StartHeard(d.o.Program, o, d.o.Stderr, d.o.Telemetry.heard(fmt.Sprintf("%s/%d", p.name, i+1)))
 		if err != nil {
 			return fmt.Errorf("worker process: %w", err)
 		}

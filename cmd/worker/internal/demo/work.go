@@ -18,9 +18,11 @@ import (
 
 	"sluice/activities"
 	"sluice/cmd/worker/internal/child"
+	"sluice/cmd/worker/internal/tracing"
 	"sluice/policy"
 	"sluice/tests/loopback"
 	"sluice/worker"
+	"sluice/worker/telemetry"
 )
 
 const (
@@ -43,6 +45,7 @@ type order struct {
 	Gate      json.RawMessage `json:"gate,omitempty"` // canonical JSON; none: no admission
 	Provider  string          `json:"provider"`       // URL
 	Verbose   bool            `json:"verbose,omitempty"`
+	Telemetry telemetryOrder  `json:"telemetry"`
 }
 
 // Work is a worker process of the demonstration. It reads an order, says on stdout
@@ -64,11 +67,20 @@ func Work(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error 
 		time.AfterFunc(child.DrainTimeout, func() { os.Exit(1) }) // nobody may be left to kill it
 	})
 
-	plugin, err := o.plugin()
+	teller, err := o.Telemetry.open(ctx, stdout, stderr)
 	if err != nil {
 		return err
 	}
-	c, err := client.DialContext(ctx, client.Options{HostPort: o.Address, Namespace: o.Namespace, Logger: o.logger(stderr), Plugins: []client.Plugin{plugin}})
+	defer teller.close()
+	plugin, err := o.plugin(teller.telemetry)
+	if err != nil {
+		return err
+	}
+	dial := client.Options{HostPort: o.Address, Namespace: o.Namespace, Logger: o.logger(stderr), Plugins: []client.Plugin{plugin}}
+	if err := tracing.Add(&dial, teller.telemetry); err != nil {
+		return err
+	}
+	c, err := client.DialContext(ctx, dial)
 	if err != nil {
 		return err
 	}
@@ -88,14 +100,14 @@ func Work(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error 
 	if err := warmGates(ctx, plugin.Gates()); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(stdout, "ready"); err != nil {
+	if err := teller.say("ready"); err != nil {
 		return err
 	}
 	<-ctx.Done()
 	return nil
 }
 
-func (o *order) plugin() (*worker.Plugin, error) {
+func (o *order) plugin(t *telemetry.Telemetry) (*worker.Plugin, error) {
 	if len(o.Gate) == 0 {
 		return worker.NewPlugin(worker.Options{}) // gates nothing
 	}
@@ -107,7 +119,7 @@ func (o *order) plugin() (*worker.Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return worker.NewPlugin(worker.Options{Policy: p, StopTimeout: stopTimeout})
+	return worker.NewPlugin(worker.Options{Policy: p, StopTimeout: stopTimeout, TracerProvider: t.TracerProvider, MeterProvider: t.MeterProvider})
 }
 
 // logger leaves the failing of activities out: it is what the demonstration is
@@ -169,8 +181,8 @@ func warmGates(ctx context.Context, gates *activities.Gates) error {
 			if err != nil {
 				return err
 			}
-			if ok {
-				lease.Release()
+			if fl, isOne := lease.(activities.FeedbackLease); ok && isOne {
+				fl.ReleaseWith(activities.Feedback{Outcome: activities.Abandoned, Asked: -1}) // no call was made
 			}
 		}
 	}

@@ -503,3 +503,22 @@ func (b *lockedBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.b.String()
 }
+
+// TestTheWorkersExporterIsNotTheServers: the server leaves OTEL_TRACES_EXPORTER to the
+// workers, whatever it says; by itself it doesn't start with most values.
+func TestTheWorkersExporterIsNotTheServers(t *testing.T) {
+	t.Setenv("OTEL_TRACES_EXPORTER", "console")
+	s, err := Start(t.Context(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	environment.Lock() // one that another test gave up may still be made
+	got := os.Getenv("OTEL_TRACES_EXPORTER")
+	environment.Unlock()
+	if got != "console" {
+		t.Errorf("OTEL_TRACES_EXPORTER is %q afterwards", got)
+	}
+	if err := s.Stop(); err != nil {
+		t.Error(err)
+	}
+}

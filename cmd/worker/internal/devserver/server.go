@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -166,7 +167,9 @@ func createNamespaces(store *serverconfig.SQL, names []string) error {
 func boot(ctx context.Context, o Options, ports *ports, store *serverconfig.SQL, db *database) (*Server, error) {
 	s := &Server{hostPort: ports.frontend(), log: newServerLog(o.Log), db: db}
 	err := s.log.guard(func() error {
-		ports.free() // as late as it can be: NewServer opens them
+		traced := sync.OnceFunc(untraced())
+		defer traced() // also where a panic ends this
+		ports.free()   // as late as it can be: NewServer opens them
 		internal, err := temporal.NewServer(
 			temporal.WithConfig(serverConfig(o.IP, ports, store)),
 			temporal.ForServices(temporal.DefaultServices),
@@ -178,6 +181,7 @@ func boot(ctx context.Context, o Options, ports *ports, store *serverconfig.SQL,
 				return authorization.NewNoopClaimMapper()
 			}),
 		)
+		traced()
 		if err != nil {
 			return err
 		}
@@ -195,6 +199,26 @@ func boot(ctx context.Context, o Options, ports *ports, store *serverconfig.SQL,
 	}
 	return s, nil
 }
+
+// untraced takes OTEL_TRACES_EXPORTER away until the returned function is called, for
+// one server at a time. It is meant for the workers: the server would export spans of
+// its own, knows few of the values, and can't be made with the others.
+func untraced() (restore func()) {
+	const name = "OTEL_TRACES_EXPORTER"
+	environment.Lock()
+	value, set := os.LookupEnv(name)
+	if !set {
+		return environment.Unlock
+	}
+	_ = os.Unsetenv(name) // fails for no name
+	return func() {
+		_ = os.Setenv(name, value)
+		environment.Unlock()
+	}
+}
+
+// environment is changed by one server at a time.
+var environment sync.Mutex
 
 // waitUntilReady asks each namespace for a workflow that doesn't exist. The answer
 // NotFound has gone through frontend, namespace cache, history and database.

@@ -17,13 +17,14 @@ import (
 // fleet is all processes of a soak and what was done to them. Faults come from one
 // goroutine; the rest is safe for concurrent use.
 type fleet struct {
-	program   string
-	logs      string // directory of what the processes write to standard error
-	ip, db    string
-	seed      uint64
-	transport activities.ExchangeTransport
-	gate      json.RawMessage
-	died      chan error // gets the first process that ended by itself
+	program     string
+	logs        string // directory of what the processes write to standard error
+	ip, db      string
+	seed        uint64
+	transport   activities.ExchangeTransport
+	noTelemetry bool
+	gate        json.RawMessage
+	died        chan error // gets the first process that ended by itself
 
 	provider *provider
 
@@ -205,7 +206,7 @@ func (f *fleet) startWorker(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	p, err := child.Start([]string{f.program, RoleWorker}, workOrder{Address: address, Holder: holder, Transport: f.transport, Gate: f.gate}, log)
+	p, err := child.Start([]string{f.program, RoleWorker}, workOrder{Address: address, Holder: holder, Transport: f.transport, Gate: f.gate, NoTelemetry: f.noTelemetry}, log)
 	if err != nil {
 		return fmt.Errorf("%s: %w", holder, err)
 	}

@@ -50,6 +50,7 @@ type Options struct {
 	StopWorkers int
 	Seed        uint64
 	Transport   activities.ExchangeTransport
+	NoTelemetry bool // in worker processes, whatever the environment says
 	IP          string
 	// Database is the server's SQLite file. Beside it, in Database + ".logs", is what
 	// the processes write to standard error.
@@ -91,7 +92,7 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f := &fleet{program: o.Program, logs: o.Logs(), ip: o.IP, db: o.Database, seed: o.Seed, transport: o.Transport, died: make(chan error, 1)}
+	f := &fleet{program: o.Program, logs: o.Logs(), ip: o.IP, db: o.Database, seed: o.Seed, transport: o.Transport, noTelemetry: o.NoTelemetry, died: make(chan error, 1)}
 	defer f.close()
 	go func() {
 		select {

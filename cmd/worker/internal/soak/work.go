@@ -21,9 +21,11 @@ import (
 
 	"sluice/activities"
 	"sluice/cmd/worker/internal/child"
+	"sluice/cmd/worker/internal/tracing"
 	"sluice/policy"
 	"sluice/tests/loopback"
 	"sluice/worker"
+	"sluice/worker/telemetry"
 )
 
 const (
@@ -45,10 +47,11 @@ const (
 
 // workOrder is what a worker process reads first from its standard input.
 type workOrder struct {
-	Address   string                       `json:"address"`
-	Holder    string                       `json:"holder"`
-	Transport activities.ExchangeTransport `json:"transport"`
-	Gate      json.RawMessage              `json:"gate"` // canonical JSON
+	Address     string                       `json:"address"`
+	Holder      string                       `json:"holder"`
+	Transport   activities.ExchangeTransport `json:"transport"`
+	Gate        json.RawMessage              `json:"gate"` // canonical JSON
+	NoTelemetry bool                         `json:"no_telemetry,omitempty"`
 }
 
 // Work is a worker process of the soak. It reads an order, says on stdout when it
@@ -73,12 +76,28 @@ func Work(stdin io.Reader, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	plugin, err := worker.NewPlugin(worker.Options{Policy: p, HolderID: o.Holder, Transport: o.Transport, StopTimeout: stopTimeout})
+	told, err := tracing.ForChild(context.Background(), o.NoTelemetry, telemetry.Options{Output: stderr})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		_ = told.Shutdown(ctx) // a collector that is gone is no failure of the calls
+	}()
+	plugin, err := worker.NewPlugin(worker.Options{
+		Policy: p, HolderID: o.Holder, Transport: o.Transport, StopTimeout: stopTimeout,
+		TracerProvider: told.TracerProvider, MeterProvider: told.MeterProvider,
+	})
 	if err != nil {
 		return err
 	}
 	logger := log.NewStructuredLogger(slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
-	c, err := client.Dial(client.Options{HostPort: o.Address, Namespace: namespace, Logger: logger, Plugins: []client.Plugin{plugin}})
+	dial := client.Options{HostPort: o.Address, Namespace: namespace, Logger: logger, Plugins: []client.Plugin{plugin}}
+	if err := tracing.Add(&dial, told); err != nil {
+		return err
+	}
+	c, err := client.Dial(dial)
 	if err != nil {
 		return err
 	}
