@@ -79,7 +79,7 @@ func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
 	case h.spacing > 0 && len(h.reserved) > 0 && h.clock.unsure():
 		due = 0 // better know the time before the first start
 	case news:
-		due = max(h.unhurriedLocked(now), 0)
+		due = max(h.unhurriedLocked(now), h.gathering.Sub(now), 0)
 	case len(h.tickets) > 0 && !h.comeAgain.IsZero():
 		due = max(h.comeAgain.Sub(now), 0)
 	case len(h.tickets) > 0:
@@ -110,6 +110,20 @@ func (h *holder) unhurriedLocked(now time.Time) time.Duration {
 
 // maxCompany bounds how long a ticket is kept back for company.
 const maxCompany = 50 * time.Millisecond
+
+// gatherLocked keeps the next exchange back for a moment after an answer that
+// started several calls at once: short calls end together, too, and the first of
+// them would go out alone while the others wait for a whole round trip.
+func (h *holder) gatherLocked(started int, arrived time.Time) {
+	if started > 1 {
+		h.gathering = arrived.Add(min(h.roundTrip/gatherShare, maxGather))
+	}
+}
+
+const (
+	gatherShare = 8 // of a round trip
+	maxGather   = 2 * time.Millisecond
+)
 
 // send sends an exchange until it is answered. An error means that nobody knows
 // whether it was applied, so it goes out again unchanged. false: the holder

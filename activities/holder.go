@@ -84,6 +84,7 @@ type holder struct {
 	roundTrip   time.Duration
 	answered    time.Time // start of the last answered exchange
 	arrived     time.Time // of its answer
+	gathering   time.Time // monotonic; until when the next exchange waits for company
 	depth       int64
 	parked      int64 // of depth
 	inFlight    int64
@@ -376,8 +377,9 @@ func (h *holder) insertReservedLocked(t *ticket) {
 }
 
 // startDueLocked starts the leases whose time has come, in order, never two
-// closer together than the gate's spacing, and hands back those that are late.
-func (h *holder) startDueLocked() {
+// closer together than the gate's spacing, and hands back those that are late. It
+// returns how many started.
+func (h *holder) startDueLocked() (started int) {
 	for len(h.reserved) > 0 {
 		t := h.reserved[0]
 		now := h.clock.now()
@@ -399,13 +401,15 @@ func (h *holder) startDueLocked() {
 		}
 		if at > now {
 			h.armLocked(at.Sub(now))
-			return
+			return started
 		}
 		h.reserved = h.reserved[1:]
 		t.started, t.startAt = true, now
 		h.lastStart, h.lastStarted = now, time.Now()
 		close(t.ready)
+		started++
 	}
+	return started
 }
 
 // spacingSlack is how much of a spacing two starts may lack. Timers fire a little
@@ -672,7 +676,7 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 			h.handBackLocked(t, why)
 		}
 	}
-	h.startDueLocked()
+	h.gatherLocked(h.startDueLocked(), arrived)
 }
 
 // rulesLocked takes in the rules of the gate's run. A run of older rules that
