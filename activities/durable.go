@@ -93,6 +93,7 @@ func (l *durableLink) exchange(ctx context.Context, x *contract.Exchange) (*cont
 	if errors.Is(err, errRefused) && l.Transport == TransportUpdate {
 		// Too many updates are in flight, and trying again would be one too many
 		// again, which may end all the others. There is always room for a signal.
+		x.RefusedBefore++
 		if a, bySignal := l.exchangeBySignal(ctx, x); bySignal == nil {
 			return a, err
 		}

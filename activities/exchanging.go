@@ -79,7 +79,7 @@ func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
 	case h.spacing > 0 && len(h.reserved) > 0 && h.clock.unsure():
 		due = 0 // better know the time before the first start
 	case news:
-		due = max(h.unhurriedLocked(now), h.gathering.Sub(now), 0)
+		due = max(h.unhurriedLocked(now), h.ungatheredLocked(now), 0)
 	case len(h.tickets) > 0 && !h.comeAgain.IsZero():
 		due = max(h.comeAgain.Sub(now), 0)
 	case len(h.tickets) > 0:
@@ -116,14 +116,23 @@ const maxCompany = 50 * time.Millisecond
 // them would go out alone while the others wait for a whole round trip.
 func (h *holder) gatherLocked(started int, arrived time.Time) {
 	if started > 1 {
-		h.gathering = arrived.Add(min(h.roundTrip/gatherShare, maxGather))
+		h.gather, h.gathering = started, arrived.Add(min(h.roundTrip/gatherShare, maxGather))
 	}
 }
 
 const (
-	gatherShare = 8 // of a round trip
-	maxGather   = 2 * time.Millisecond
+	gatherShare = 4 // of a round trip
+	maxGather   = 10 * time.Millisecond
 )
+
+// ungatheredLocked is how long an exchange waits for the calls that started
+// together: until they have ended, or the moment is over.
+func (h *holder) ungatheredLocked(now time.Time) time.Duration {
+	if len(h.out.release) >= h.gather {
+		return 0
+	}
+	return h.gathering.Sub(now)
+}
 
 // send sends an exchange until it is answered. An error means that nobody knows
 // whether it was applied, so it goes out again unchanged. false: the holder
@@ -135,7 +144,7 @@ func (h *holder) send(x *contract.Exchange) bool {
 		a, err := h.link.exchange(h.stop, x)
 		arrived := time.Now()
 		h.mu.Lock()
-		if errors.Is(err, errRefused) {
+		if errors.Is(err, errRefused) && a == nil {
 			h.refused++
 		}
 		if a != nil {

@@ -84,7 +84,8 @@ type holder struct {
 	roundTrip   time.Duration
 	answered    time.Time // start of the last answered exchange
 	arrived     time.Time // of its answer
-	gathering   time.Time // monotonic; until when the next exchange waits for company
+	gather      int       // calls that the last answer started at once
+	gathering   time.Time // monotonic; until when the next exchange waits for their end
 	depth       int64
 	parked      int64 // of depth
 	inFlight    int64

@@ -106,7 +106,7 @@ type Answer struct {
 func (s *Scheduler) Apply(now Instant, x *Exchange) Answer {
 	now = s.observe(now)
 	if s.since(2) {
-		s.traffic.came(now, s.exchangesAimedAt(now))
+		s.traffic.came(now, s.exchangesAimedAt(now), x.RefusedBefore > 0)
 	}
 	h, verdict := s.admitExchange(now, x)
 	if verdict == applied {

@@ -174,7 +174,7 @@ func TestInvitedWaits(t *testing.T) {
 		exchange(id, Exchange{Acquire: []Request{keyed(id)}})
 	}
 	require.Equal(t, 4, s.openWaits(now))
-	assert.Equal(t, 1, s.exchangesAimedAt(now), "beside four waits")
+	assert.EqualValues(t, 1, s.exchangesAimedAt(now), "beside four waits")
 	for i, id := range []string{"a", "b", "c", "d"} {
 		assert.True(t, s.MayWait(refs[i+1]), id)
 	}
@@ -185,35 +185,37 @@ func TestInvitedWaits(t *testing.T) {
 	require.Equal(t, 1, s.openWaits(now), "three didn't come")
 	s.Cancel(now, refs[2], 1, 1)
 	assert.True(t, exchange("e", Exchange{}).MayWait, "in the place of b, who left the queue")
-	assert.Equal(t, 2, s.exchangesAimedAt(now), "beside two waits")
+	assert.EqualValues(t, 2, s.exchangesAimedAt(now), "beside two waits")
 }
 
 // TestCrowd: the more exchanges a crowd's gate takes in at one instant, the wider the
 // gaps between its slots and the fewer waits may be open; both come back soon, also
-// where few exchanges come, and go on in the next run.
+// where few exchanges come, and go on in the next run. What is refused bounds how
+// many it aims at: where nothing is, that grows.
 func TestCrowd(t *testing.T) {
 	s, refs := newTestScheduler(t, Limits{MaxInFlight: 1, HolderTTL: time.Hour}, "a", "b", "c", "d", "e", "f", "g")
 	now, seq := testEpoch, uint64(0)
-	task := func(exchanges int) (gap time.Duration) {
+	task := func(exchanges int, refused uint32) (gap time.Duration) {
 		now = now.Add(10 * time.Millisecond)
 		var slot Instant
 		for range exchanges {
 			seq++
 			before := slot
-			slot = s.Apply(now, &Exchange{Holder: "a", Generation: 1, Seq: seq}).NotBefore
+			slot = s.Apply(now, &Exchange{Holder: "a", Generation: 1, Seq: seq, RefusedBefore: refused}).NotBefore
 			gap = slot.Sub(before)
 		}
 		return gap
 	}
+	task(1, 1)
 	for range 30 {
-		task(2)
+		task(2, 0)
 	}
-	assert.Equal(t, 2*minGap, task(3), "three at a time are what it aims at")
+	assert.Equal(t, minGap, task(3, 0), "three at a time are what it aims at")
 	assert.Equal(t, 2, s.waitsAllowed())
 	for range 10 {
-		task(8)
+		task(8, 0)
 	}
-	wide := task(8)
+	wide := task(8, 0)
 	assert.Greater(t, wide, 20*minGap)
 	assert.Equal(t, 0, s.waitsAllowed())
 
@@ -222,13 +224,36 @@ func TestCrowd(t *testing.T) {
 	assert.Equal(t, s.traffic, restored.traffic, "in the next run")
 
 	for range 150 {
-		task(1)
+		task(1, 0)
 	}
-	assert.Less(t, task(2), wide/20)
+	assert.Less(t, task(2, 0), wide/20)
 	assert.Equal(t, 4, s.waitsAllowed())
+
+	grow := func() (took time.Duration) {
+		from := now
+		for s.traffic.window() <= 10 {
+			task(10, 0)
+		}
+		return now.Sub(from)
+	}
+	first := grow()
+	assert.Less(t, first, minPatience, "the refusal was some seconds ago")
+	assert.EqualValues(t, 5, s.exchangesAimedAt(now))
+	task(1, 1)
+	assert.Equal(t, 8, s.traffic.window())
+	second := grow()
+	assert.Greater(t, second, 2*minPatience, "not again soon")
+	task(1, 1)
+	assert.Greater(t, grow(), 4*minPatience)
+	for range 2000 {
+		task(40, 0)
+	}
+	assert.Equal(t, maxFlight, s.traffic.window())
+
 	require.NoError(t, s.Unregister(now, refs[6]))
 	assert.Zero(t, s.slot(now).Sub(now), "no crowd, no slots")
 }
+
 func keyed(id string) Request {
 	r := Request{Number: 1, Attempt: 1, Label: id}
 	copy(r.Key[:], id)

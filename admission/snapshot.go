@@ -67,6 +67,9 @@ func (s *Scheduler) SnapshotUnder(rules Rules, buf []byte) []byte {
 		w.instant(s.traffic.last)
 		w.int(s.traffic.together)
 		w.int(s.traffic.usual)
+		w.int(s.traffic.wider)
+		w.instant(s.traffic.refused)
+		w.int(int64(s.traffic.patience))
 	}
 	for _, c := range s.Counters.all(w.schema) {
 		w.uint(*c)
@@ -167,6 +170,9 @@ func Restore(data []byte) (*Scheduler, error) {
 		s.traffic.last = r.instant()
 		s.traffic.together = min(max(r.int(), 0), maxTogether)
 		s.traffic.usual = min(max(r.int(), 0), 16*maxTogether)
+		s.traffic.wider = min(max(r.int(), 0), 16*(maxFlight-crowdFlight))
+		s.traffic.refused = r.instant()
+		s.traffic.patience = min(max(time.Duration(r.int()), 0), maxPatience)
 	}
 	for _, c := range s.Counters.all(r.schema) {
 		*c = r.uint()

@@ -15,15 +15,20 @@ import (
 // refusals that they report. Both are old when they arrive, the older the wider the
 // gaps are, so a crowd took long to settle. Since rules 2 it follows what the gate
 // sees itself: how many exchanges its host takes in at one instant, which is half
-// of what is in flight.
+// of what is in flight. What it aims at is a window: it grows while nothing is
+// refused, for a server may take more than ten, and shrinks after a refusal. Each
+// refusal makes the gate wait twice as long until it tries again.
 type traffic struct {
 	gap      time.Duration
 	trip     time.Duration // smoothed round trip, for rules 1
 	lastSlot Instant
 	// Since rules 2.
-	last     Instant // when the last exchange was taken in
-	together int64   // exchanges taken in at that instant, so far
-	usual    int64   // the same at most instants, smoothed, in 1/16
+	last     Instant       // when the last exchange was taken in
+	together int64         // exchanges taken in at that instant, so far
+	usual    int64         // the same at most instants, smoothed, in 1/16
+	wider    int64         // updates in flight that the gaps aim at beyond crowdFlight, in 1/16
+	refused  Instant       // when one was refused
+	patience time.Duration // from then on, until the window may grow
 }
 
 const (
@@ -31,7 +36,10 @@ const (
 	maxGap       = 50 * time.Millisecond
 	freeHolders  = 6 // so few need no slots: they fit in the updates in flight
 	perTrip      = 8 // exchanges in flight that the gaps aim at, under rules 1
-	crowdFlight  = 6 // the same since rules 2, open waits included: the rest is for bad moments
+	crowdFlight  = 6 // the least window, open waits included: of ten the rest is for bad moments
+	maxFlight    = 64
+	minPatience  = 10 * time.Second
+	maxPatience  = 10 * time.Minute
 	maxTogether  = 1 << 10
 	crowdCycle   = 2 * time.Second // since rules 2: within it all holders have a slot
 	keepAlive    = 3               // exchanges per holder TTL
@@ -59,24 +67,42 @@ func (t *traffic) report(refused uint32, roundTrip time.Duration) {
 	}
 }
 
-// came takes in that an exchange came. More at one instant than aim make the gap
-// wider, fewer make it narrower. A crowd that waited for a host which stood still
-// comes together whatever the gap is, so one instant widens it by no more than half.
-func (t *traffic) came(now Instant, aim int) {
-	if now == t.last {
+// came takes in that an exchange came, and whether it was refused before. More at
+// one instant than aim make the gap wider, fewer make it narrower. A crowd that
+// waited for a host which stood still comes together whatever the gap is, so one
+// instant widens it by no more than half.
+func (t *traffic) came(now Instant, aim int64, refused bool) {
+	switch {
+	case now == t.last:
 		t.together = min(t.together+1, maxTogether)
-	} else {
+	default:
 		t.usual += (16*t.together - t.usual) / 4
+		if t.together >= aim && now >= t.refused.Add(t.patience) {
+			more := int64(16) // soon, until there is something to be careful about
+			if t.patience > 0 {
+				more = 2
+			}
+			t.wider = min(t.wider+more, (maxFlight-crowdFlight)*16)
+		}
 		t.last, t.together = now, 1
 	}
-	switch above := t.together - int64(aim); {
+	if refused && now >= t.refused.Add(time.Second) { // what comes within a second has one reason
+		if t.wider > 0 || t.patience == 0 {
+			t.patience = min(max(2*t.patience, minPatience), maxPatience)
+		}
+		t.wider, t.refused = t.wider/2, now
+	}
+	switch above := t.together - aim; {
 	case above <= 0:
 		t.gap -= t.gap / 32
 	case above <= 4:
 		t.gap = min(t.gap+t.gap/10, maxGap)
 	}
-	t.gap = max(t.gap, 2*minGap)
+	t.gap = max(t.gap, minGap)
 }
+
+// window is how many updates may be in flight, open waits included.
+func (t *traffic) window() int { return crowdFlight + int(t.wider)/16 }
 
 // slot returns the instant before which the holder should not send again.
 func (s *Scheduler) slot(now Instant) Instant {
@@ -165,13 +191,13 @@ func (s *Scheduler) waitsAllowed() int {
 	if !s.since(2) || len(s.holderByID) <= freeHolders {
 		return maxWaits
 	}
-	return min(max(crowdFlight-2*int((s.traffic.usual+8)/16), 0), maxWaits)
+	return min(max(s.traffic.window()-2*int((s.traffic.usual+8)/16), 0), maxWaits)
 }
 
 // exchangesAimedAt is how many exchanges a crowd should have taken in at one
 // instant: as many are on their way meanwhile, and the waits take places, too.
-func (s *Scheduler) exchangesAimedAt(now Instant) int {
-	return max((crowdFlight-s.openWaits(now))/2, 1)
+func (s *Scheduler) exchangesAimedAt(now Instant) int64 {
+	return max(int64(s.traffic.window()-s.openWaits(now))/2, 1)
 }
 
 // openWaits counts the holders that have an open wait, or that were told lately

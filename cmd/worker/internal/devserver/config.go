@@ -129,8 +129,13 @@ func dynamicConfig(defaults bool) dynamicconfig.Client {
 	// looked after for five minutes by default.
 	c[dynamicconfig.MatchingMaxTaskQueueIdleTime.Key()] = 20 * time.Second
 
+	// One update of a workflow beyond ten is refused by default, and then the server
+	// (v1.32.1) forgets all that are in flight, with the task that has them: a gate with
+	// a crowd of holders stands still for seconds. Here there is room for a crowd.
+	c[dynamicconfig.WorkflowExecutionMaxInFlightUpdates.Key()] = 1000
+
 	// Rate limits protect tenants of a cluster from one another. Limits that a design
-	// has to live with anywhere (updates in flight, sizes) stay at their defaults.
+	// has to live with anywhere (updates per run, sizes) stay at their defaults.
 	c[dynamicconfig.FrontendRPS.Key()] = unlimited
 	c[dynamicconfig.FrontendMaxNamespaceRPSPerInstance.Key()] = unlimited
 	c[dynamicconfig.FrontendMaxNamespaceVisibilityRPSPerInstance.Key()] = unlimited

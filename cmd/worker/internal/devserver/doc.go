@@ -30,8 +30,9 @@
 //
 // By default it is tuned for latency on one machine: queues are read as soon as
 // something is in them, task queues have one partition, rate limits are out of the
-// way, workers' heartbeats are off. Limits that shape a design (updates in flight,
-// history and payload sizes) are Temporal's own. [Options.DefaultDynamicConfig]
+// way, workers' heartbeats are off. A workflow may have 1,000 updates in flight
+// instead of ten. Other limits that shape a design (updates per run, history and
+// payload sizes) are Temporal's own. [Options.DefaultDynamicConfig]
 // leaves all of it at Temporal's defaults, for comparison.
 //
 // # Known limits
