@@ -43,9 +43,10 @@ func openDatabase(ctx context.Context, name string) (*database, error) {
 	if err != nil {
 		return nil, databaseError(name, err)
 	}
+	held.Store(lock, nil)
 	db := &database{file: file, lock: lock}
 	if err := db.prepare(ctx); err != nil {
-		lock.unlock()
+		db.unlock()
 		return nil, databaseError(name, err)
 	}
 	return db, nil
@@ -58,7 +59,7 @@ func (d *database) close() (err error) {
 		return nil
 	}
 	d.once.Do(func() {
-		defer d.lock.unlock()
+		defer d.unlock()
 		if err = d.checkpoint(); err != nil {
 			err = databaseError(d.file, err)
 		}
@@ -67,10 +68,16 @@ func (d *database) close() (err error) {
 }
 
 // keep leaves the file locked until the process ends.
-func (d *database) keep() { d.once.Do(func() { kept.Store(d.file, d.lock) }) }
+func (d *database) keep() { d.once.Do(func() {}) }
 
-// kept holds on to locks: an unreachable one would be collected, and so unlocked.
-var kept sync.Map // file name -> *fileLock
+// held holds on to locks: of a server that runs while nobody has its value, the lock
+// would be collected as garbage, and so unlocked.
+var held sync.Map // *fileLock -> nil
+
+func (d *database) unlock() {
+	held.Delete(d.lock)
+	d.lock.unlock()
+}
 
 func (d *database) checkpoint() error {
 	conn, err := d.connect()

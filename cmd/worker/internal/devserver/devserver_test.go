@@ -14,11 +14,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+	"weak"
 
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
@@ -325,6 +327,31 @@ func TestAnEmptyFileIsSetUp(t *testing.T) {
 		if err := db.close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestALockOutlivesItsValue: a server goes on when nobody holds its value any more,
+// and so does its lock.
+func TestALockOutlivesItsValue(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no lock here")
+	}
+	file := filepath.Join(t.TempDir(), "held.db")
+	db, err := openDatabase(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forgotten := weak.Make(db)
+	db = nil
+	for forgotten.Value() != nil {
+		runtime.GC()
+	}
+	for range 10 {
+		runtime.GC() // what the value alone referred to, which is closed some time later
+		runtime.Gosched()
+	}
+	if _, err = openDatabase(t.Context(), file); err == nil || !strings.Contains(err.Error(), "in use by another server") {
+		t.Fatalf("a second server on the file: %v", err)
 	}
 }
 
