@@ -44,7 +44,8 @@ const (
 	crowdCycle   = 2 * time.Second // since rules 2: within it all holders have a slot
 	keepAlive    = 3               // exchanges per holder TTL
 	queuedReturn = time.Second
-	aheadReturn  = 200 * time.Millisecond // so a cooldown reaches unstarted leases within 250 ms
+	aheadReturn  = 150 * time.Millisecond // so a cooldown reaches unstarted leases within 250 ms
+	aheadReturn1 = 200 * time.Millisecond // the same under rules 1
 	nextReturn   = 20 * time.Millisecond
 	maxWaits     = 4                      // open at a time
 	inviteFor    = 250 * time.Millisecond // that a holder which may open a wait is taken to be about to
@@ -133,7 +134,11 @@ func (s *Scheduler) promise(i int32, now, slot Instant) Instant {
 		return 0 // it has nothing here, and need not come
 	}
 	if h.leased > 0 && s.lastStart > now {
-		back = now.Add(aheadReturn) // leases that have not started
+		ahead := aheadReturn // leases that have not started
+		if !s.since(2) {
+			ahead = aheadReturn1
+		}
+		back = now.Add(ahead)
 	}
 	if h.queued.tickets > 0 {
 		back = min(back, s.expectGrant(i, now))

@@ -14,6 +14,7 @@ import (
 
 	"sluice/activities"
 	"sluice/cmd/worker/internal/bench"
+	"sluice/worker/telemetry"
 )
 
 // benchFlags are what every benchmark has.
@@ -74,7 +75,7 @@ on what else it does: compare those of one run.`,
 func (p *program) benchThroughputCommand() *cobra.Command {
 	var f benchFlags
 	var callers int
-	var transport string
+	var transport, mode string
 	c := &cobra.Command{
 		Use:   "throughput",
 		Short: "Leases per second, beside a plain semaphore workflow",
@@ -94,14 +95,23 @@ second server, with Temporal's own dynamic configuration.`,
 			default:
 				return usageError{command: c.CommandPath(), text: fmt.Sprintf("--transport is %q; it may be update or signal", transport)}
 			}
-			return runBench(p, c, f, func(ctx context.Context, o bench.Options) (bench.ThroughputResult, error) {
+			if wrong := checkTelemetry(mode); wrong != "" {
+				return usageError{command: c.CommandPath(), text: wrong}
+			}
+			return runBench(p, c, f, func(ctx context.Context, o bench.Options) (r bench.ThroughputResult, err error) {
 				o.Transport = activities.ExchangeTransport(transport)
+				o.Telemetry, err = p.openTelemetry(ctx, telemetryFlags{mode: mode}, p.console, nil)
+				if err != nil {
+					return r, err
+				}
+				defer p.closeTelemetry(o.Telemetry)
 				return bench.Throughput(ctx, o, callers, f.lasts())
 			})
 		},
 	}
 	c.Flags().IntVar(&callers, "callers", 64, "callers at once")
 	c.Flags().StringVar(&transport, "transport", string(activities.TransportUpdate), "how exchanges reach the gate: update or signal")
+	addTelemetry(c.Flags(), &mode, "as a worker has it, exporting what OTEL_... says")
 	f.add(c, 10)
 	return c
 }
@@ -196,7 +206,10 @@ func runBench[R interface{ WriteTable(io.Writer) error }](p *program, c *cobra.C
 		return fmt.Errorf("this program can't start processes: %w", err)
 	}
 	ctx := c.Context()
-	o := bench.Options{IP: f.ip, Transport: activities.TransportUpdate, Program: []string{program, bench.Role}, Stderr: p.console, Report: p.console.line}
+	o := bench.Options{
+		IP: f.ip, Transport: activities.TransportUpdate, Program: []string{program, bench.Role},
+		Telemetry: telemetry.Off(), Stderr: p.console, Report: p.console.line,
+	}
 	if p.verbose {
 		o.Log = p.console
 	}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -35,11 +36,34 @@ type PacingFigures struct {
 	MaxInAnySecond int `json:"max_in_any_second"`
 }
 
+// Cost is what a gate's leases cost the server, from its histories.
+type Cost struct {
+	Leases    int `json:"leases"`
+	Exchanges int `json:"exchanges"`
+	Waits     int `json:"waits"`
+	Timers    int `json:"timers"`
+	Events    int `json:"events"`
+	// EventsPerLease are events in its histories. ActionsPer1000 are what Temporal
+	// Cloud bills for 1,000 leases: updates, signals, timers, runs.
+	EventsPerLease float64 `json:"events_per_lease"`
+	ActionsPer1000 float64 `json:"actions_per_1000"`
+}
+
+func costOf(t *traffic, leases int) Cost {
+	c := Cost{Leases: leases, Exchanges: t.exchanges, Waits: t.waits, Timers: t.timers, Events: t.events}
+	if leases > 0 {
+		c.EventsPerLease = round(float64(t.events) / float64(leases))
+		c.ActionsPer1000 = round(1000 * float64(t.exchanges+t.waits+t.timers+t.runs) / float64(leases))
+	}
+	return c
+}
+
 // PacingResult is what Pacing measured.
 type PacingResult struct {
 	Rate      int     `json:"rate"` // asked for, per second
 	SpacingMS float64 `json:"spacing_ms"`
 	PacingFigures
+	Cost      Cost          `json:"cost"`       // of the gate
 	QueueRate PacingFigures `json:"queue_rate"` // of Temporal's own rate of a task queue
 }
 
@@ -48,15 +72,15 @@ type PacingResult struct {
 func Pacing(ctx context.Context, o Options, rate int, lasts time.Duration) (r PacingResult, err error) {
 	r = PacingResult{Rate: rate, SpacingMS: milliseconds(time.Second / time.Duration(rate))}
 	o.Report("%d per second over %d processes, %v", rate, pacingProcesses, lasts)
-	if r.PacingFigures, err = paceByGate(ctx, o, rate, lasts); err != nil {
+	if r.PacingFigures, r.Cost, err = paceByGate(ctx, o, rate, lasts); err != nil {
 		return r, err
 	}
 	o.Report("the same by the rate of a task queue, %v", lasts)
-	r.QueueRate, err = paceByQueue(ctx, o, rate, lasts)
+	r.QueueRate, _, err = paceByQueue(ctx, o, rate, lasts)
 	return r, err
 }
 
-func paceByGate(ctx context.Context, o Options, rate int, lasts time.Duration) (f PacingFigures, err error) {
+func paceByGate(ctx context.Context, o Options, rate int, lasts time.Duration) (PacingFigures, Cost, error) {
 	return pace(ctx, o, rate, lasts, func(s *server, url string) (order, error) {
 		g, err := policy.Gate{Provider: "bench", Endpoint: url, Requests: admission.Rate{Limit: int64(rate), Per: time.Second, Burst: 1}}.Normalize()
 		if err != nil {
@@ -67,7 +91,7 @@ func paceByGate(ctx context.Context, o Options, rate int, lasts time.Duration) (
 	})
 }
 
-func paceByQueue(ctx context.Context, o Options, rate int, lasts time.Duration) (f PacingFigures, err error) {
+func paceByQueue(ctx context.Context, o Options, rate int, lasts time.Duration) (PacingFigures, Cost, error) {
 	return pace(ctx, o, rate, lasts, func(s *server, url string) (order, error) {
 		c, err := s.dial(ctx)
 		if err != nil {
@@ -86,21 +110,21 @@ func paceByQueue(ctx context.Context, o Options, rate int, lasts time.Duration) 
 }
 
 // pace runs two worker processes of an order and judges what came at the provider.
-func pace(ctx context.Context, o Options, rate int, lasts time.Duration, prepare func(*server, string) (order, error)) (f PacingFigures, err error) {
+func pace(ctx context.Context, o Options, rate int, lasts time.Duration, prepare func(*server, string) (order, error)) (f PacingFigures, cost Cost, err error) {
 	s, err := startServer(ctx, o, false)
 	if err != nil {
-		return f, err
+		return f, cost, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	process, provider, err := startProvider(ctx, o, providerOrder{ServeTime: 5 * time.Millisecond})
 	if err != nil {
-		return f, err
+		return f, cost, err
 	}
 	defer stop(process)
 	url := provider.CallURL(runName)
 	work, err := prepare(s, url)
 	if err != nil {
-		return f, err
+		return f, cost, err
 	}
 	work.Address, work.URL = s.HostPort(), url
 	var workers []*child.Process
@@ -108,23 +132,47 @@ func pace(ctx context.Context, o Options, rate int, lasts time.Duration, prepare
 	for range pacingProcesses {
 		w, _, err := start(ctx, o, work)
 		if err != nil {
-			return f, err
+			return f, cost, err
 		}
 		workers = append(workers, w)
 	}
 	select {
 	case <-time.After(pacingWarm + lasts):
 	case <-ctx.Done():
-		return f, context.Cause(ctx)
+		return f, cost, context.Cause(ctx)
 	case <-workers[0].Done():
-		return f, fmt.Errorf("a worker process ended: %w", workers[0].Ended())
+		return f, cost, fmt.Errorf("a worker process ended: %w", workers[0].Ended())
 	}
 	until := time.Since(provider.Epoch)
 	attempts, err := provider.Attempts(ctx, runName)
 	if err != nil {
-		return f, err
+		return f, cost, err
 	}
-	return figuresOf(attempts, until-lasts, until, rate), nil
+	if len(work.Gate) > 0 {
+		if cost, err = s.costOfGate(ctx, work.Gate); err != nil {
+			return f, cost, err
+		}
+	}
+	return figuresOf(attempts, until-lasts, until, rate), cost, nil
+}
+
+// costOfGate reads what a gate has cost so far.
+func (s *server) costOfGate(ctx context.Context, gate json.RawMessage) (Cost, error) {
+	g, err := policy.DecodeGate(gate)
+	if err != nil {
+		return Cost{}, err
+	}
+	c, err := s.dial(ctx)
+	if err != nil {
+		return Cost{}, err
+	}
+	defer c.Close()
+	st, err := statusOf(ctx, c, g.WorkflowID())
+	if err != nil {
+		return Cost{}, err
+	}
+	t, err := trafficOf(ctx, c, g.WorkflowID())
+	return costOf(&t, int(st.Counters.Admissions)), err
 }
 
 // figuresOf judges the attempts that arrived within from and until.

@@ -18,6 +18,7 @@ import (
 	"sluice/cmd/worker/internal/devserver"
 	"sluice/policy"
 	"sluice/worker"
+	"sluice/worker/telemetry"
 	"sluice/workflows"
 )
 
@@ -29,8 +30,10 @@ type Options struct {
 	Transport activities.ExchangeTransport
 	// Program starts a worker process, which must call Work: a path and arguments.
 	Program []string
-	Stderr  io.Writer // of the processes
-	Log     io.Writer // gets the server's warnings; nil: nothing does
+	// Telemetry makes the providers of the holders in this process.
+	Telemetry *telemetry.Telemetry
+	Stderr    io.Writer // of the processes
+	Log       io.Writer // gets the server's warnings; nil: nothing does
 	// Report is told in a few words what is done now. Never nil.
 	Report func(text string, args ...any)
 }
@@ -143,7 +146,9 @@ func (b *bed) hold(ctx context.Context, n int, o Options) error {
 			}
 			h := &holder{client: c}
 			added[i] = h
-			h.gates = activities.NewDurableGates(p, activities.DurableOptions{Service: c.WorkflowService(), Namespace: namespace, Transport: o.Transport}, activities.GatesOptions{Logger: quiet})
+			h.gates = activities.NewDurableGates(p, activities.DurableOptions{Service: c.WorkflowService(), Namespace: namespace, Transport: o.Transport}, activities.GatesOptions{
+				Logger: quiet, TracerProvider: o.Telemetry.TracerProvider, MeterProvider: o.Telemetry.MeterProvider,
+			})
 			if h.gate, failed[i] = h.gates.Gate(b.gate.ID()); failed[i] != nil {
 				return
 			}
@@ -178,12 +183,17 @@ func (b *bed) part(ctx context.Context) error {
 }
 
 // status asks the gate how it is.
-func (b *bed) status(ctx context.Context) (st workflows.Status, err error) {
-	v, err := b.client.QueryWorkflow(ctx, b.gate.WorkflowID(), "", workflows.QueryStatus)
+func (b *bed) status(ctx context.Context) (workflows.Status, error) {
+	return statusOf(ctx, b.client, b.gate.WorkflowID())
+}
+
+func statusOf(ctx context.Context, c client.Client, workflowID string) (st workflows.Status, err error) {
+	v, err := c.QueryWorkflow(ctx, workflowID, "", workflows.QueryStatus)
 	if err != nil {
 		return st, err
 	}
-	return st, v.Get(&st)
+	err = v.Get(&st)
+	return st, err
 }
 
 func (b *bed) close(ctx context.Context) error {

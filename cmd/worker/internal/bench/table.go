@@ -42,7 +42,10 @@ func (r PacingResult) WriteTable(w io.Writer) error {
 	_, err := fmt.Fprintf(w, `%d per second	achieved/asked	p1 gap ms	most in any second
 gate	%.3f	%.2f of %.2f	%d
 task queue	%.3f	%.2f of %.2f	%d
-`, r.Rate, r.Utilisation, r.P1GapMS, r.SpacingMS, r.MaxInAnySecond, r.QueueRate.Utilisation, r.QueueRate.P1GapMS, r.SpacingMS, r.QueueRate.MaxInAnySecond)
+
+%d leases: %d exchanges, %d waits, %d timers; %.2f history events per lease, %.0f billable actions per 1,000.
+`, r.Rate, r.Utilisation, r.P1GapMS, r.SpacingMS, r.MaxInAnySecond, r.QueueRate.Utilisation, r.QueueRate.P1GapMS, r.SpacingMS, r.QueueRate.MaxInAnySecond,
+		r.Cost.Leases, r.Cost.Exchanges, r.Cost.Waits, r.Cost.Timers, r.Cost.EventsPerLease, r.Cost.ActionsPer1000)
 	return err
 }
 
