@@ -3,7 +3,10 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -151,4 +154,45 @@ func TestSignalsComeFirst(t *testing.T) {
 			assert.EqualValues(t, 1, a.Grants[0].Number, "first come, first served")
 		}
 	}
+}
+
+// TestACrowdAtOnce: sixteen holders begin at once at a server that takes ten updates
+// in flight, its default. What it refuses goes out as a signal; every call is served.
+func TestACrowdAtOnce(t *testing.T) {
+	const holders, calls = 16, 20
+	ts := server(t)
+	pol := policyOf(t, policy.Gate{Provider: "test", Endpoint: "http://crowd.test", MaxInFlight: holders})
+	gate := pol.Gates()[0]
+	start(t, ts, worker.Options{Policy: pol}, sdkworker.Options{}, register) // hosts it
+	c := ts.GetDefaultClient()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	var all sync.WaitGroup
+	failed := make([]error, holders)
+	for i := range holders {
+		gates := activities.NewDurableGates(pol, activities.DurableOptions{Service: c.WorkflowService(), Namespace: ts.GetDefaultNamespace()},
+			activities.GatesOptions{Logger: slog.New(slog.DiscardHandler)})
+		t.Cleanup(func() { _ = gates.Close(context.Background()) }) // the server may be gone
+		all.Go(func() {
+			g, err := gates.Gate(gate.ID())
+			for n := 0; n < calls && err == nil; n++ {
+				var l activities.Lease
+				if l, err = g.Acquire(ctx, activities.Request{}); err == nil {
+					l.Release()
+				}
+			}
+			failed[i] = err
+		})
+	}
+	all.Wait()
+	require.NoError(t, errors.Join(failed...))
+	var st workflows.Status
+	require.Eventually(t, func() bool {
+		st = status(t, c, gate)
+		return st.InFlight == 0
+	}, 30*time.Second, 50*time.Millisecond)
+	assert.Zero(t, st.Queued)
+	assert.EqualValues(t, holders*calls, st.Counters.Admissions-st.Counters.HandBacks)
+	assert.Equal(t, st.Counters.Admissions-st.Counters.HandBacks, st.Counters.Releases)
+	assert.Zero(t, st.Counters.Expired+st.Counters.LostHolders)
 }
