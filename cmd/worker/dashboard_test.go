@@ -83,6 +83,9 @@ func (b *browser) waitForChanges(id string, n int) {
 // TestDashboardDuringTheDemonstration: the page moves while calls are made, and says
 // what describe says.
 func TestDashboardDuringTheDemonstration(t *testing.T) {
+	if raceDetector {
+		t.Skip("a row is over before a browser beside it has looked twice; the run without it does this")
+	}
 	b := newBrowser(t)
 	dev := start(t, nil, "dev", "--memory", "--port", "0", "--ui-port", "0", "--dashboard-port", "0")
 	address, _, _ := strings.Cut(dev.waitFor("Temporal server "), ",")

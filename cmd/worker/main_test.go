@@ -126,7 +126,7 @@ func (c *child) stderr() string {
 // waitFor returns the rest of the first line that begins so.
 func (c *child) waitFor(prefix string) string {
 	c.t.Helper()
-	timeout := time.After(30 * time.Second)
+	timeout := time.After(3 * time.Minute) // a row of the demonstration, on a starved machine
 	for {
 		select {
 		case line := <-c.lines:
