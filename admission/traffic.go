@@ -109,11 +109,12 @@ func (t *traffic) window() int { return crowdFlight + int(t.wider)/16 }
 func (s *Scheduler) slot(now Instant) Instant {
 	t := &s.traffic
 	gap := time.Duration(0)
-	if len(s.holderByID) > freeHolders {
+	switch crowd := len(s.holderByID); {
+	case crowd <= freeHolders:
+	case s.since(2):
+		gap = min(t.gap, crowdCycle/time.Duration(crowd))
+	default:
 		gap = max(t.gap, t.trip/perTrip)
-		if s.since(2) {
-			gap = min(t.gap, crowdCycle/time.Duration(len(s.holderByID)))
-		}
 	}
 	if most := s.limits.MaxExchangesPerSecond; most > 0 {
 		gap = max(gap, time.Second/time.Duration(most))

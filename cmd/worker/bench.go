@@ -33,8 +33,8 @@ func (f *benchFlags) add(c *cobra.Command, seconds int) {
 }
 
 func (f *benchFlags) check(c *cobra.Command) error {
-	if ip := net.ParseIP(f.ip); ip == nil || !ip.IsLoopback() {
-		return usageError{command: c.CommandPath(), text: fmt.Sprintf("--ip is %s; it may be a loopback address", f.ip)}
+	if err := loopbackIP(c, f.ip); err != nil {
+		return err
 	}
 	return inRange(c, "--seconds", f.seconds, 1, maxBenchSeconds)
 }
@@ -45,6 +45,14 @@ func (f *benchFlags) lasts() time.Duration { return time.Duration(f.seconds) * t
 func inRange(c *cobra.Command, flag string, value, from, to int) error {
 	if value < from || value > to {
 		return usageError{command: c.CommandPath(), text: fmt.Sprintf("%s is %d; it may be %d to %d", flag, value, from, to)}
+	}
+	return nil
+}
+
+// loopbackIP is the error of an --ip that isn't a loopback address.
+func loopbackIP(c *cobra.Command, address string) error {
+	if ip := net.ParseIP(address); ip == nil || !ip.IsLoopback() {
+		return usageError{command: c.CommandPath(), text: fmt.Sprintf("--ip is %s; it may be a loopback address", address)}
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,8 +90,8 @@ func (f *soakFlags) check(c *cobra.Command) error {
 		{"--kill-server", f.killServer, 0, f.attempts},
 		{"--stop-workers", f.stopWorkers, 0, f.attempts},
 	} {
-		if n.value < n.from || n.value > n.top {
-			return bad("%s is %d; it may be %d to %d", n.flag, n.value, n.from, n.top)
+		if err := inRange(c, n.flag, n.value, n.from, n.top); err != nil {
+			return err
 		}
 	}
 	switch activities.ExchangeTransport(f.transport) {
@@ -103,8 +102,8 @@ func (f *soakFlags) check(c *cobra.Command) error {
 	if wrong := checkTelemetry(f.telemetry); wrong != "" {
 		return bad("%s", wrong)
 	}
-	if ip := net.ParseIP(f.ip); ip == nil || !ip.IsLoopback() {
-		return bad("--ip is %s; it may be a loopback address", f.ip)
+	if err := loopbackIP(c, f.ip); err != nil {
+		return err
 	}
 	if f.db != "" {
 		if _, err := os.Stat(f.db); err == nil {

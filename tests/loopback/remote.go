@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
+	"strings"
 )
 
 // Remote is a provider in another process, asked over HTTP. Safe for concurrent use.
@@ -32,6 +34,30 @@ func (r Remote) Count(ctx context.Context, run string) (c Count, err error) {
 func (r Remote) Attempts(ctx context.Context, run string) (a []Attempt, err error) {
 	err = r.get(ctx, "attempts", run, &a)
 	return a, err
+}
+
+// Post makes one call, with c, and reads the answer to its end. callID may be empty.
+// An answer other than 200 is an error that names its status.
+func Post(ctx context.Context, c *http.Client, callURL, callID string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, callURL, strings.NewReader("{}"))
+	if err != nil {
+		return err
+	}
+	if callID != "" {
+		req.Header.Set(HeaderCallID, callID)
+	}
+	response, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }() // read to its end, or given up
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("provider answered %d", response.StatusCode)
+	}
+	return nil
 }
 
 func (r Remote) get(ctx context.Context, what, run string, v any) error {

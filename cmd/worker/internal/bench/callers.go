@@ -24,7 +24,30 @@ const callersPause = time.Second
 // runCallers has n callers, spread over the gates, take leases for as long as
 // lasts, after a second that isn't counted. Tickets have IDs and labels as long
 // as those of activities are.
-func runCallers(ctx context.Context, gates []activities.Gate, n int, lasts time.Duration) (c callers, err error) {
+func runCallers(ctx context.Context, gates []activities.Gate, n int, lasts time.Duration) (callers, error) {
+	return loop(ctx, n, lasts, func(ctx context.Context, i int) func(k int, got func()) error {
+		gate := gates[i%len(gates)]
+		workflow := fmt.Sprintf("summarise-orders-2026-11-%05d", i)
+		run := uuid.NewString()
+		label := fmt.Sprintf("CallProvider %s/%d", workflow, i)
+		return func(k int, got func()) error {
+			l, err := gate.Acquire(ctx, activities.Request{
+				TicketID: fmt.Sprintf("%s/%s/%s/%d/%s/%d", namespace, workflow, run, i, gate.Policy().ID(), k), Label: label,
+			})
+			if err != nil {
+				return err
+			}
+			got()
+			l.Release()
+			return nil
+		}
+	})
+}
+
+// loop has n callers, each a function that caller makes of its number, take and give
+// back, for as long as lasts after a second that isn't counted. A call is told its
+// number and calls got when it has what it waited for. The first error ends all.
+func loop(ctx context.Context, n int, lasts time.Duration, caller func(ctx context.Context, i int) func(k int, got func()) error) (c callers, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	begin := time.Now().Add(callersPause)
@@ -33,26 +56,19 @@ func runCallers(ctx context.Context, gates []activities.Gate, n int, lasts time.
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
-			gate := gates[i%len(gates)]
-			workflow := fmt.Sprintf("summarise-orders-2026-11-%05d", i)
-			run := uuid.NewString()
-			label := fmt.Sprintf("CallProvider %s/%d", workflow, i)
+			call := caller(ctx, i)
 			for k := 0; ; k++ {
 				at := time.Now()
 				if at.After(end) {
 					return
 				}
-				l, err := gate.Acquire(ctx, activities.Request{
-					TicketID: fmt.Sprintf("%s/%s/%s/%d/%s/%d", namespace, workflow, run, i, gate.Policy().ID(), k), Label: label,
-				})
-				if err != nil {
+				if err := call(k, func() {
+					if got := time.Now(); got.After(begin) && got.Before(end) {
+						waits[i] = append(waits[i], got.Sub(at))
+					}
+				}); err != nil {
 					cancel(err) // the first one says why
 					return
-				}
-				got := time.Now()
-				l.Release()
-				if got.After(begin) && got.Before(end) {
-					waits[i] = append(waits[i], got.Sub(at))
 				}
 			}
 		})

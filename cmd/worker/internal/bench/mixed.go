@@ -205,7 +205,7 @@ func (b *bed) mixedLoad(ctx context.Context, url string) (calls []string, cancel
 
 func callUntilServed(ctx context.Context, c *http.Client, url, id string) (err error) {
 	for range mixedTries {
-		if err = post(ctx, c, url, id); err == nil || ctx.Err() != nil {
+		if err = loopback.Post(ctx, c, url, id); err == nil || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -219,7 +219,7 @@ func callAndLeave(ctx context.Context, c *http.Client, url, id string) bool {
 	defer cancel()
 	leave := time.AfterFunc(rand.N(mixedLeave), cancel)
 	defer leave.Stop()
-	_ = post(context.WithValue(ctx, leaveKey{}, leave), c, url, id) // served, refused, or left
+	_ = loopback.Post(context.WithValue(ctx, leaveKey{}, leave), c, url, id) // served, refused, or left
 	return ctx.Err() != nil
 }
 

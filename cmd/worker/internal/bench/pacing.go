@@ -19,10 +19,8 @@ import (
 const (
 	pacingProcesses = 2
 	pacingWarm      = 2 * time.Second // before anything is counted
-	// pacingCallers are so many for each call per second of the rate: plenty.
-	pacingCallers = 1
-	leastCallers  = 20
-	rateBatch     = 50 // activities of one workflow
+	leastCallers    = 20              // else one for each call per second: plenty
+	rateBatch       = 50              // activities of one workflow
 )
 
 // PacingFigures are what the provider saw.
@@ -87,7 +85,7 @@ func paceByGate(ctx context.Context, o Options, rate int, lasts time.Duration) (
 			return order{}, err
 		}
 		body, err := g.MarshalJSON()
-		return order{Gate: body, Callers: max(rate*pacingCallers, leastCallers) / pacingProcesses}, err
+		return order{Gate: body, Callers: max(rate, leastCallers) / pacingProcesses}, err
 	})
 }
 

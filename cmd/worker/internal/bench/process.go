@@ -149,36 +149,13 @@ func (o *order) call(ctx context.Context, stdout, stderr io.Writer) error {
 	for range o.Callers {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if err := post(ctx, hc, o.URL, ""); err != nil && ctx.Err() == nil {
+				if err := loopback.Post(ctx, hc, o.URL, ""); err != nil && ctx.Err() == nil {
 					fmt.Fprintln(stderr, err) // the provider's record will lack it
 				}
 			}
 		})
 	}
 	all.Wait()
-	return nil
-}
-
-// post makes a call and reads the answer; one that is no 200 is an error.
-func post(ctx context.Context, c *http.Client, url, id string) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
-	if err != nil {
-		return err
-	}
-	if id != "" {
-		r.Header.Set(loopback.HeaderCallID, id)
-	}
-	response, err := c.Do(r)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }() // read to its end, or given up
-	if _, err := io.Copy(io.Discard, response.Body); err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("provider answered %d", response.StatusCode)
-	}
 	return nil
 }
 
@@ -213,7 +190,7 @@ func (o *order) workAtRate(ctx context.Context, stdout, stderr io.Writer) error 
 	w := sdkworker.New(c, queueName, sdkworker.Options{TaskQueueActivitiesPerSecond: o.Rate, WorkerStopTimeout: stopTimeout})
 	w.RegisterWorkflowWithOptions(makeBatch, workflow.RegisterOptions{Name: batchType})
 	hc := &http.Client{Transport: wire()}
-	w.RegisterActivityWithOptions(func(ctx context.Context, url string) error { return post(ctx, hc, url, "") }, activity.RegisterOptions{Name: callType})
+	w.RegisterActivityWithOptions(func(ctx context.Context, url string) error { return loopback.Post(ctx, hc, url, "") }, activity.RegisterOptions{Name: callType})
 	if err := w.Start(); err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"go.temporal.io/sdk/client"
@@ -95,34 +94,16 @@ func measureYardstick(ctx context.Context, o Options, lasts time.Duration) (y Ya
 	if err != nil {
 		return y, err
 	}
-	begin := time.Now().Add(callersPause)
-	end := begin.Add(lasts)
-	waits := make([][]time.Duration, yardstickCallers)
-	failed := make([]error, yardstickCallers)
-	var all sync.WaitGroup
-	for i := range yardstickCallers {
-		all.Go(func() {
-			for k := 0; failed[i] == nil; k++ {
-				at := time.Now()
-				if at.After(end) {
-					return
-				}
-				id := fmt.Sprintf("summarise-orders-2026-11-%05d/%d/%d", i, i, k)
-				if failed[i] = passSemaphore(ctx, c, run.GetID(), id, func() {
-					if got := time.Now(); got.After(begin) && got.Before(end) {
-						waits[i] = append(waits[i], got.Sub(at))
-					}
-				}); failed[i] != nil {
-					return
-				}
-			}
-		})
+	r, err := loop(ctx, yardstickCallers, lasts, func(ctx context.Context, i int) func(int, func()) error {
+		return func(k int, got func()) error {
+			return passSemaphore(ctx, c, run.GetID(), fmt.Sprintf("summarise-orders-2026-11-%05d/%d/%d", i, i, k), got)
+		}
+	})
+	if err != nil {
+		return y, err
 	}
-	all.Wait()
-	list := sorted(waits...)
-	y.LeasesPerS = round(float64(len(list)) / lasts.Seconds())
-	y.P50MS, y.P99MS = percentile(list, 50), percentile(list, 99)
-	return y, errors.Join(failed...)
+	y.LeasesPerS, y.P50MS, y.P99MS = r.perSecond(), percentile(r.waits, 50), percentile(r.waits, 99)
+	return y, nil
 }
 
 // passSemaphore takes a place, calls got, and gives it back.

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"strings"
 	"time"
 
 	"go.temporal.io/sdk/activity"
@@ -212,7 +211,7 @@ func (s *series) make(ctx context.Context, b Batch, n int) (progress, error) {
 func callUntilServed(ctx context.Context, c *http.Client, url, id string) error {
 	pause := firstPause
 	for try := 1; ; try++ {
-		err := callOnce(ctx, c, url, id)
+		err := loopback.Post(ctx, c, url, id)
 		if err == nil || ctx.Err() != nil || try == tries || errors.Is(err, activities.ErrStillQueued) || errors.Is(err, activities.ErrStopped) {
 			return err
 		}
@@ -223,24 +222,4 @@ func callUntilServed(ctx context.Context, c *http.Client, url, id string) error 
 		}
 		pause = min(2*pause, longestPause)
 	}
-}
-
-func callOnce(ctx context.Context, c *http.Client, url, id string) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader("{}"))
-	if err != nil {
-		return err
-	}
-	r.Header.Set(loopback.HeaderCallID, id)
-	response, err := c.Do(r)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }() // read to its end, or given up
-	if _, err := io.Copy(io.Discard, response.Body); err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("provider answered %d", response.StatusCode)
-	}
-	return nil
 }
