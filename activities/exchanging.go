@@ -144,9 +144,6 @@ func (h *holder) send(x *contract.Exchange) bool {
 		a, err := h.link.exchange(h.stop, x)
 		arrived := time.Now()
 		h.mu.Lock()
-		if errors.Is(err, errRefused) && a == nil {
-			h.refused++
-		}
 		if a != nil {
 			h.answeredLocked(x, a, sent, arrived)
 			h.mu.Unlock()
@@ -161,7 +158,9 @@ func (h *holder) send(x *contract.Exchange) bool {
 			h.mu.Unlock()
 			return true
 		}
-		if !errors.Is(err, errRefused) {
+		if errors.Is(err, errRefused) {
+			h.refused++
+		} else {
 			h.outages.began(sent)
 		}
 		if h.unavailable.IsZero() {

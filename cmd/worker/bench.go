@@ -26,15 +26,21 @@ type benchFlags struct {
 
 const maxBenchSeconds = 3600
 
+// add adds the flags. seconds 0: it takes as long as its calls do.
 func (f *benchFlags) add(c *cobra.Command, seconds int) {
 	c.Flags().StringVar(&f.ip, "ip", "127.0.0.1", "loopback address to listen on")
-	c.Flags().IntVar(&f.seconds, "seconds", seconds, "how long each measurement takes")
+	if seconds > 0 {
+		c.Flags().IntVar(&f.seconds, "seconds", seconds, "how long each measurement takes")
+	}
 	c.Flags().BoolVar(&f.json, "json", false, "print one JSON object as the last line of standard output")
 }
 
 func (f *benchFlags) check(c *cobra.Command) error {
 	if err := loopbackIP(c, f.ip); err != nil {
 		return err
+	}
+	if c.Flags().Lookup("seconds") == nil {
+		return nil
 	}
 	return inRange(c, "--seconds", f.seconds, 1, maxBenchSeconds)
 }
@@ -198,9 +204,7 @@ long after a cooldown's end the first call starts.`,
 			return runBench(p, c, f, bench.Mixed)
 		},
 	}
-	c.Flags().StringVar(&f.ip, "ip", "127.0.0.1", "loopback address to listen on")
-	c.Flags().BoolVar(&f.json, "json", false, "print one JSON object as the last line of standard output")
-	f.seconds = 1 // it takes as long as its calls do
+	f.add(c, 0)
 	return c
 }
 

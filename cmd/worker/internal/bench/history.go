@@ -5,8 +5,10 @@ import (
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
+	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/sdk/client"
 
+	"sluice/cmd/worker/internal/gateclient"
 	"sluice/workflows"
 )
 
@@ -17,7 +19,7 @@ type traffic struct {
 	exchanges int // taken in, by update and by signal
 	waits     int // updates
 	timers    int
-	taken     []time.Time // when each exchange was taken in, newest run first
+	taken     []time.Time // when each exchange was taken in
 }
 
 // between is how many exchanges were taken in from one instant to another.
@@ -30,38 +32,38 @@ func (t *traffic) between(from, to time.Time) (n int) {
 	return n
 }
 
-// trafficOf reads the histories of a workflow's runs, from the newest one back.
+// trafficOf reads the histories of a workflow's runs.
 func trafficOf(ctx context.Context, c client.Client, id string) (t traffic, err error) {
-	for run, first := "", true; first || run != ""; first = false {
-		t.runs++
-		previous := ""
-		for events := c.GetWorkflowHistory(ctx, id, run, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); events.HasNext(); {
-			e, err := events.Next()
-			if err != nil {
-				return t, err
-			}
-			t.events++
-			switch e.EventType {
-			case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
-				previous = e.GetWorkflowExecutionStartedEventAttributes().GetContinuedExecutionRunId()
-			case enumspb.EVENT_TYPE_TIMER_STARTED:
-				t.timers++
-			case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
-				if e.GetWorkflowExecutionSignaledEventAttributes().GetSignalName() == workflows.SignalExchange {
-					t.exchanges++
-					t.taken = append(t.taken, e.EventTime.AsTime())
-				}
-			case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED:
-				switch e.GetWorkflowExecutionUpdateAcceptedEventAttributes().GetAcceptedRequest().GetInput().GetName() {
-				case workflows.UpdateExchange:
-					t.exchanges++
-					t.taken = append(t.taken, e.EventTime.AsTime())
-				case workflows.UpdateWait:
-					t.waits++
-				}
-			}
+	histories, err := gateclient.Histories(ctx, c, id)
+	if err != nil {
+		return t, err
+	}
+	t.runs = len(histories)
+	for _, h := range histories {
+		t.events += len(h.Events)
+		for _, e := range h.Events {
+			t.note(e)
 		}
-		run = previous
 	}
 	return t, nil
+}
+
+// note counts an event.
+func (t *traffic) note(e *historypb.HistoryEvent) {
+	name := ""
+	switch e.EventType {
+	case enumspb.EVENT_TYPE_TIMER_STARTED:
+		t.timers++
+	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+		name = e.GetWorkflowExecutionSignaledEventAttributes().GetSignalName()
+	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED:
+		name = e.GetWorkflowExecutionUpdateAcceptedEventAttributes().GetAcceptedRequest().GetInput().GetName()
+	}
+	switch name {
+	case workflows.UpdateExchange: // the signal has the same name
+		t.exchanges++
+		t.taken = append(t.taken, e.EventTime.AsTime())
+	case workflows.UpdateWait:
+		t.waits++
+	}
 }

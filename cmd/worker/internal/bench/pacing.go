@@ -12,6 +12,7 @@ import (
 
 	"sluice/admission"
 	"sluice/cmd/worker/internal/child"
+	"sluice/cmd/worker/internal/gateclient"
 	"sluice/policy"
 	"sluice/tests/loopback"
 )
@@ -165,7 +166,7 @@ func (s *server) costOfGate(ctx context.Context, gate json.RawMessage) (Cost, er
 		return Cost{}, err
 	}
 	defer c.Close()
-	st, err := statusOf(ctx, c, g.WorkflowID())
+	st, err := gateclient.New(c, namespace, queryTimeout).Status(ctx, g.ID())
 	if err != nil {
 		return Cost{}, err
 	}

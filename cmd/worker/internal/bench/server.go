@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/log"
@@ -16,13 +17,17 @@ import (
 
 	"sluice/activities"
 	"sluice/cmd/worker/internal/devserver"
+	"sluice/cmd/worker/internal/gateclient"
 	"sluice/policy"
 	"sluice/worker"
 	"sluice/worker/telemetry"
 	"sluice/workflows"
 )
 
-const namespace = "default"
+const (
+	namespace    = "default"
+	queryTimeout = 10 * time.Second
+)
 
 // Options of every benchmark.
 type Options struct {
@@ -184,16 +189,7 @@ func (b *bed) part(ctx context.Context) error {
 
 // status asks the gate how it is.
 func (b *bed) status(ctx context.Context) (workflows.Status, error) {
-	return statusOf(ctx, b.client, b.gate.WorkflowID())
-}
-
-func statusOf(ctx context.Context, c client.Client, workflowID string) (st workflows.Status, err error) {
-	v, err := c.QueryWorkflow(ctx, workflowID, "", workflows.QueryStatus)
-	if err != nil {
-		return st, err
-	}
-	err = v.Get(&st)
-	return st, err
+	return gateclient.New(b.client, namespace, queryTimeout).Status(ctx, b.gate.ID())
 }
 
 func (b *bed) close(ctx context.Context) error {

@@ -3,6 +3,7 @@
 //
 //	Find    the running workflows of type sluice.Admission, from visibility
 //	Status  query `status`; the gate isn't changed
+//	Histories of all its runs, for those who judge what it did
 //	Operate update `operate`; it is in the workflow's history with who and why
 //
 // An act is made once: a call whose outcome is unknown is made again under the

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	enumspb "go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
@@ -18,6 +17,7 @@ import (
 	sdkworker "go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
+	"sluice/cmd/worker/internal/gateclient"
 	"sluice/workflows"
 	"sluice/workflows/contract"
 )
@@ -50,7 +50,7 @@ type holderLook struct {
 // history doesn't hold, such as grants that were read by query, the replayed gate
 // is asked for: its decisions are the same, or the replay fails.
 func gateLog(ctx context.Context, c client.Client, workflowID string) (log []moment, events int, err error) {
-	histories, err := chain(ctx, c, workflowID)
+	histories, err := gateclient.Histories(ctx, c, workflowID)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -78,23 +78,6 @@ func gateLog(ctx context.Context, c client.Client, workflowID string) (log []mom
 		log = append(log, parts[i]...)
 	}
 	return log, events, nil
-}
-
-// chain reads the histories of all runs of a workflow, the oldest first.
-func chain(ctx context.Context, c client.Client, id string) (histories []*historypb.History, err error) {
-	for run, first := "", true; first || run != ""; first = false {
-		h := &historypb.History{}
-		for events := c.GetWorkflowHistory(ctx, id, run, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); events.HasNext(); {
-			e, err := events.Next()
-			if err != nil {
-				return nil, fmt.Errorf("history of %s: %w", id, err)
-			}
-			h.Events = append(h.Events, e)
-		}
-		histories = append([]*historypb.History{h}, histories...)
-		run = h.Events[0].GetWorkflowExecutionStartedEventAttributes().GetContinuedExecutionRunId()
-	}
-	return histories, nil
 }
 
 func replay(h *historypb.History) ([]moment, error) {

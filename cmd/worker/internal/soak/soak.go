@@ -17,6 +17,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"sluice/activities"
+	"sluice/cmd/worker/internal/gateclient"
 	"sluice/workflows"
 )
 
@@ -158,13 +159,13 @@ func (s *soak) run(ctx context.Context) (*evidence, error) {
 		return nil, err
 	}
 	defer host.Stop()
-	if e.after, err = status(ctx, c, s.gateID); err != nil {
+	if e.after, err = gateclient.New(c, namespace, queryTimeout).Status(ctx, s.gateID); err != nil {
 		return nil, err
 	}
 	if e.attempts, err = s.fleet.provider.Attempts(ctx, runName); err != nil {
 		return nil, err
 	}
-	if e.log, s.events, err = gateLog(ctx, c, s.gateID); err != nil {
+	if e.log, s.events, err = gateLog(ctx, c, workflows.WorkflowIDPrefix+s.gateID); err != nil {
 		return nil, err
 	}
 	e.struck = s.fleet.struck()
@@ -184,7 +185,7 @@ func (s *soak) start(ctx context.Context) (client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.gateID, s.fleet.gate = g.WorkflowID(), body
+	s.gateID, s.fleet.gate = g.ID(), body
 	if err := s.fleet.startServer(ctx); err != nil {
 		return nil, err
 	}
@@ -295,7 +296,7 @@ func (s *soak) drain(ctx context.Context, c client.Client) (st workflows.Status,
 	s.fleet.resumes.Wait()
 	limit := time.Now().Add(drainTimeout)
 	for {
-		next, err := status(ctx, c, s.gateID)
+		next, err := gateclient.New(c, namespace, queryTimeout).Status(ctx, s.gateID)
 		if err == nil {
 			st = next
 			if st.Queued+st.Reserved+st.Started == 0 {
@@ -311,17 +312,6 @@ func (s *soak) drain(ctx context.Context, c client.Client) (st workflows.Status,
 			return st, context.Cause(ctx)
 		}
 	}
-}
-
-// status asks the gate how it is.
-func status(ctx context.Context, c client.Client, workflowID string) (st workflows.Status, err error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	v, err := c.QueryWorkflow(ctx, workflowID, "", workflows.QueryStatus)
-	if err == nil {
-		err = v.Get(&st)
-	}
-	return st, err
 }
 
 // portOf is the port of an address, 0 if it has none.
