@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"sluice/admission"
 	"sluice/workflows"
 	"sluice/workflows/contract"
 )
@@ -97,18 +98,38 @@ func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
 	return h.flight, 0
 }
 
-// unhurriedLocked is how long an exchange may wait for company: one that only
-// brings tickets to a queue which others stand in can't be granted at once, and
-// every exchange costs the server's work and history events.
+// unhurriedLocked is how long an exchange may wait for company, as every exchange
+// costs the server's work and history events. A ticket can't start at once where
+// others are before it, and nobody waits for the end of a call at a gate that doesn't
+// count its calls.
 func (h *holder) unhurriedLocked(now time.Time) time.Duration {
-	hurry := h.resync || len(h.out.release)+len(h.out.cancel)+len(h.out.handBack) > 0
-	if hurry || h.depth == 0 || h.spacing == 0 {
+	if h.resync || h.out.urgent || len(h.out.cancel)+len(h.out.handBack) > 0 {
 		return 0
 	}
-	return h.arrived.Add(min(time.Duration(min(h.depth, 1000))*h.spacing/4, maxCompany)).Sub(now)
+	wait := maxCompany
+	if len(h.out.release) > 0 {
+		if h.cap > 0 {
+			return 0
+		}
+		wait = h.out.since.Add(maxCompany).Sub(now)
+	}
+	if len(h.out.acquire) > 0 {
+		wait = min(wait, h.arrived.Add(min(h.aheadLocked()/4, maxCompany)).Sub(now))
+	}
+	return wait
 }
 
-// maxCompany bounds how long a ticket is kept back for company.
+// aheadLocked is how long a new ticket waits at least, since others are before it:
+// those in a paced gate's queue, and those whose start here is known.
+func (h *holder) aheadLocked() time.Duration {
+	ahead := time.Duration(min(h.depth, 1000)) * h.spacing
+	if n := len(h.reserved); n > 0 && h.spacing > 0 {
+		ahead = max(ahead, h.clock.until(admission.Instant(h.reserved[n-1].grant.StartAt)))
+	}
+	return ahead
+}
+
+// maxCompany bounds how long a ticket, or the end of a call, is kept back for company.
 const maxCompany = 50 * time.Millisecond
 
 // gatherLocked keeps the next exchange back for a moment after an answer that
@@ -202,11 +223,11 @@ func (h *holder) answeredLocked(x *contract.Exchange, a *contract.Answer, sent, 
 	h.answeredLeftLocked(x)
 	if h.resync && !x.Resync {
 		// Not applied. Releases are still worth saying; all else is presented.
-		h.out.release = append(x.Release, h.out.release...)
+		h.out.release, h.out.urgent = append(x.Release, h.out.release...), true
 		h.out.lower = append(x.LowerLimits, h.out.lower...)
 	}
-	if len(h.out.release) == 0 && h.untold != nil {
-		h.expected = 0 // the gate has said what it made of all that it was told
+	if !h.out.urgent && h.untold != nil {
+		h.expected = 0 // the gate has said what it made of all feedback
 		close(h.untold)
 		h.untold = nil
 	}

@@ -70,7 +70,7 @@ type holder struct {
 	conflict    *Error
 	cooldown    admission.Instant
 	expected    admission.Instant // the cooldown that releases on their way will make
-	untold      chan struct{}     // closed when the gate has answered all releases; nil: it has
+	untold      chan struct{}     // closed when the gate has answered all urgent releases; nil: it has
 	paused      bool
 	loose       uint64 // what was granted up to this notice is under limits that were tightened since
 	spacing     time.Duration
@@ -118,6 +118,9 @@ type outbox struct {
 	handBack []*contract.HandBack
 	release  []*contract.Release
 	lower    []*contract.LowerLimit // goes along with the others
+
+	since  time.Time // monotonic; of the first of release
+	urgent bool      // one of release tells more than that a call is over and well
 }
 
 func (o *outbox) empty() bool {
@@ -504,10 +507,16 @@ func (h *holder) releaseLocked(t *ticket, f Feedback, keep bool) {
 		r.Actual = append(r.Actual, &contract.Cost{Unit: unit, N: f.Actual[unit]})
 	}
 	h.expectLocked(f)
-	if h.untold == nil {
-		h.untold = make(chan struct{})
-	}
 	h.lowerLocked(f.Lower)
+	if keep || f.Outcome != Success || f.Asked >= 0 || len(f.Actual)+len(h.out.lower) > 0 {
+		h.out.urgent = true
+		if h.untold == nil {
+			h.untold = make(chan struct{})
+		}
+	}
+	if len(h.out.release) == 0 {
+		h.out.since = time.Now()
+	}
 	h.out.release = append(h.out.release, r)
 	h.wakeLocked()
 }
@@ -731,7 +740,7 @@ func (h *holder) exchangeLocked() *contract.Exchange {
 	if h.sendBody {
 		x.Policy.Body = h.body
 	}
-	x.Release, h.out.release = h.out.release, nil
+	x.Release, h.out.release, h.out.urgent = h.out.release, nil, false
 	x.Cancel, h.out.cancel = h.out.cancel, nil
 	x.HandBack, h.out.handBack = h.out.handBack, nil
 	x.LowerLimits, h.out.lower = h.out.lower, nil

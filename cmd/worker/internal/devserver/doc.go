@@ -35,6 +35,9 @@
 // payload sizes) are Temporal's own. [Options.DefaultDynamicConfig]
 // leaves all of it at Temporal's defaults, for comparison.
 //
+// The process's garbage is collected less often (GOGC=400), unless the environment
+// variable GOGC is set.
+//
 // # Known limits
 //
 // The server's SQLite plugin keeps its connection until the process ends, even
