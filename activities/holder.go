@@ -105,6 +105,8 @@ type holder struct {
 	kick     chan struct{}
 	idle     chan struct{} // closed when the loop ends
 	starter  *time.Timer
+	starting time.Time // monotonic; when the first of reserved is due
+	slept    bool      // the system's sleep until then is over
 	stop     context.Context
 	halt     context.CancelFunc
 	waits    sync.WaitGroup
@@ -378,68 +380,6 @@ func (h *holder) insertReservedLocked(t *ticket) {
 		return int(min(max(int64(a.grant.Lease-b.grant.Lease), -1), 1))
 	})
 	h.reserved = slices.Insert(h.reserved, i, t)
-}
-
-// startDueLocked starts the leases whose time has come, in order, never two
-// closer together than the gate's spacing, and hands back those that are late. It
-// returns how many started.
-func (h *holder) startDueLocked() (started int) {
-	for len(h.reserved) > 0 {
-		t := h.reserved[0]
-		now := h.clock.now()
-		at := admission.Instant(t.grant.StartAt)
-		if h.spacing > 0 && !h.lastStarted.IsZero() {
-			at = max(at, now.Add(h.spacing-spacingSlack(h.spacing)-time.Since(h.lastStarted)))
-		}
-		if why, blocked := h.blockedLocked(t, now); blocked {
-			h.handBackLocked(t, why)
-			continue
-		}
-		window := h.window
-		if t.grant.Window != 0 {
-			window = time.Duration(t.grant.Window)
-		}
-		if limit := admission.Instant(t.grant.StartAt).Add(window); window > 0 && max(at, now) > limit {
-			h.handBackLocked(t, contract.HandBackReason_HAND_BACK_LATE)
-			continue
-		}
-		if at > now {
-			h.armLocked(at.Sub(now))
-			return started
-		}
-		h.reserved = h.reserved[1:]
-		t.started, t.startAt = true, now
-		h.lastStart, h.lastStarted = now, time.Now()
-		close(t.ready)
-		started++
-	}
-	return started
-}
-
-// spacingSlack is how much of a spacing two starts may lack. Timers fire a little
-// late; without slack each lateness would push the next start out of its slot,
-// and with it all that follow.
-func spacingSlack(spacing time.Duration) time.Duration { return min(spacing/50, time.Millisecond) }
-
-// blockedLocked reports whether a cooldown, a pause or tighter limits came after
-// the grant.
-func (h *holder) blockedLocked(t *ticket, now admission.Instant) (why contract.HandBackReason, blocked bool) {
-	if t.grant.Notice <= h.loose {
-		return contract.HandBackReason_HAND_BACK_TIGHTER, true
-	}
-	return contract.HandBackReason_HAND_BACK_COOLDOWN, h.paused || h.cooldown > now && admission.Instant(t.grant.StartAt) < h.cooldown
-}
-
-func (h *holder) armLocked(d time.Duration) {
-	if h.starter == nil {
-		h.starter = time.AfterFunc(d, func() {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			h.startDueLocked()
-		})
-		return
-	}
-	h.starter.Reset(d)
 }
 
 // handBackLocked returns a lease that has not started; its ticket waits on.
