@@ -46,7 +46,7 @@ func (h *holder) startDueLocked() (started int) {
 // spacingSlack is how much of a spacing two starts may lack. A start is some fraction
 // of a millisecond late, more on a busy machine; without slack each lateness would
 // push the next start out of its slot, and with it all that follow.
-func spacingSlack(spacing time.Duration) time.Duration { return min(spacing/5, time.Millisecond) }
+func spacingSlack(spacing time.Duration) time.Duration { return min(spacing/10, time.Millisecond) }
 
 // blockedLocked reports whether a cooldown, a pause or tighter limits came after
 // the grant.
