@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -22,7 +21,8 @@ type attempt struct {
 	inUse     map[acquireUse]bool
 	kept      map[acquireUse]keeper
 	gates     []Gate // of which it had a lease
-	details   []any  // the last heartbeat details that the user recorded in this attempt
+	places    []ownPlace
+	details   []any // the last heartbeat details that the user recorded in this attempt
 	recorded  bool
 	told      bool // the heartbeat details say what a wait was for, in this attempt or the one before
 	cancelled bool // a wait ended because the activity was cancelled
@@ -60,12 +60,12 @@ func acquire(ctx context.Context, g Gate, cost Cost, queueTimeout time.Duration)
 	if info.IsLocalActivity {
 		return g.Acquire(ctx, r)
 	}
-	stop := a.heartbeat(ctx, info, g)
+	stop := a.heartbeat(ctx, info, g, cost)
 	defer stop()
 	l, err := g.Acquire(ctx, r)
 	switch {
 	case err == nil:
-		a.uses(g)
+		a.uses(g, l, cost)
 		if k, ok := l.(keeper); ok && a != nil && p.Hold == policy.HoldCall {
 			l = &callLease{keeper: k, attempt: a, use: use}
 		}
@@ -77,19 +77,7 @@ func acquire(ctx context.Context, g Gate, cost Cost, queueTimeout time.Duration)
 		a.cancelled = true
 		a.mu.Unlock()
 	}
-	return l, err
-}
-
-// uses notes that the attempt had a lease of a gate.
-func (a *attempt) uses(g Gate) {
-	if a == nil {
-		return
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !slices.Contains(a.gates, g) {
-		a.gates = append(a.gates, g)
-	}
+	return l, a.explain(err, g, cost)
 }
 
 // waitMargin is how long before an attempt's deadline a wait ends: a second, or
@@ -128,7 +116,7 @@ const (
 // cancellation reaches it. The user's progress stays what it was: the details
 // recorded last, in this attempt or the one before, are recorded again. Where there
 // are none, they say what it waits for.
-func (a *attempt) heartbeat(ctx context.Context, info activity.Info, g Gate) (stop func()) {
+func (a *attempt) heartbeat(ctx context.Context, info activity.Info, g Gate, cost Cost) (stop func()) {
 	every := unsetBeat
 	if info.HeartbeatTimeout > 0 {
 		every = info.HeartbeatTimeout / 3
@@ -143,7 +131,7 @@ func (a *attempt) heartbeat(ctx context.Context, info activity.Info, g Gate) (st
 		for {
 			select {
 			case <-timer.C:
-				a.beat(ctx, g, since)
+				a.beat(ctx, g, cost, since)
 				timer.Reset(every)
 			case <-ctx.Done():
 				return
@@ -162,7 +150,7 @@ func (a *attempt) heartbeat(ctx context.Context, info activity.Info, g Gate) (st
 }
 
 // beat records a heartbeat without changing the user's details.
-func (a *attempt) beat(ctx context.Context, g Gate, since time.Time) {
+func (a *attempt) beat(ctx context.Context, g Gate, cost Cost, since time.Time) {
 	if a == nil { // no interceptor: nobody can know what the user recorded
 		if !activity.HasHeartbeatDetails(ctx) {
 			activity.RecordHeartbeat(ctx)
@@ -179,7 +167,7 @@ func (a *attempt) beat(ctx context.Context, g Gate, since time.Time) {
 	case activity.HasHeartbeatDetails(ctx):
 		details = previousDetails(ctx)
 	default:
-		details = waitInfoOf(g, since)
+		details = waitInfoOf(g, since, a.blocksItselfLocked(g, cost))
 		a.told = a.told || details != nil
 	}
 	activity.RecordHeartbeat(context.WithValue(ctx, beatKey{}, true), details...)

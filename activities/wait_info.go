@@ -49,13 +49,17 @@ type outlook interface {
 	outlook() (because string, queued int64)
 }
 
-// waitInfoOf is what to say of a wait for a gate, if there is anything.
-func waitInfoOf(g Gate, since time.Time) []any {
+// waitInfoOf is what to say of a wait for a gate, if there is anything. own, if not
+// empty, is why it can't end.
+func waitInfoOf(g Gate, since time.Time, own string) []any {
 	o, ok := g.(outlook)
 	if !ok {
 		return nil
 	}
 	because, queued := o.outlook()
+	if own != "" {
+		because = own
+	}
 	return waitInfo{Gate: g.Policy().ID(), Since: since.UTC(), Because: because, Queued: queued}.details()
 }
 

@@ -82,7 +82,7 @@ on what else it does: compare those of one run.`,
 		},
 	}
 	c.SuggestionsMinimumDistance = 2
-	c.AddCommand(p.benchThroughputCommand(), p.benchHoldersCommand(), p.benchWakeCommand(), p.benchPacingCommand(), p.benchMixedCommand())
+	c.AddCommand(p.benchThroughputCommand(), p.benchHoldersCommand(), p.benchWakeCommand(), p.benchPacingCommand(), p.benchMixedCommand(), p.benchQueueCommand(), p.benchIdleCommand())
 	return c
 }
 
@@ -94,7 +94,8 @@ func (p *program) benchThroughputCommand() *cobra.Command {
 		Use:   "throughput",
 		Short: "Leases per second, beside a plain semaphore workflow",
 		Long: `Callers of one process take leases of one gate and give them back, in a loop; the
-gate's limits don't bind. Then the yardstick, for as long: a plain semaphore workflow
+gate's limits don't bind. Before that, on the same server, an update that does nothing:
+no exchange can be faster. Then the yardstick, for as long: a plain semaphore workflow
 (one signal to acquire, a poll by query, one signal to release; 16 callers) on a
 second server, with Temporal's own dynamic configuration.`,
 		Example: `  worker bench throughput --callers 1000
@@ -205,6 +206,48 @@ long after a cooldown's end the first call starts.`,
 		},
 	}
 	f.add(c, 0)
+	return c
+}
+
+func (p *program) benchQueueCommand() *cobra.Command {
+	var f benchFlags
+	var tickets int
+	c := &cobra.Command{
+		Use:   "queue",
+		Short: "A long queue: the gate's steps, and the state it carries over",
+		Long: `So many tickets wait at a gate of 50 per second, whose runs continue as new after 200
+events. Measured is how long the gate's workflow tasks take meanwhile, and the size
+of the state that a run hands to the next.`,
+		Args: args(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := inRange(c, "--tickets", tickets, 1, 10_000); err != nil {
+				return err
+			}
+			return runBench(p, c, f, func(ctx context.Context, o bench.Options) (bench.QueueResult, error) {
+				return bench.Queue(ctx, o, tickets, f.lasts())
+			})
+		},
+	}
+	c.Flags().IntVar(&tickets, "tickets", 10_000, "tickets that wait")
+	f.add(c, 20)
+	return c
+}
+
+func (p *program) benchIdleCommand() *cobra.Command {
+	var f benchFlags
+	c := &cobra.Command{
+		Use:   "idle",
+		Short: "What a gate writes that nobody uses",
+		Long: `Two holders use a gate for two seconds and then stay idle. Counted are the events
+that its histories get from then on.`,
+		Args: args(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return runBench(p, c, f, func(ctx context.Context, o bench.Options) (bench.IdleResult, error) {
+				return bench.Idle(ctx, o, f.lasts())
+			})
+		},
+	}
+	f.add(c, 60)
 	return c
 }
 

@@ -47,6 +47,7 @@ func TestBenches(t *testing.T) {
 		assert.Positive(t, r.ExchangesPerS)
 		assert.Greater(t, r.LeasesPerExchange, 1.0, "callers share exchanges")
 		assert.Less(t, r.EventsPerLease, 5.0)
+		assert.Positive(t, r.BareUpdate.P50MS)
 		if strict {
 			assert.GreaterOrEqual(t, r.LeasesPerS, 5000.0)
 			assert.LessOrEqual(t, r.P50MS, 12.0)
@@ -100,6 +101,22 @@ func TestBenches(t *testing.T) {
 			}
 		}
 	})
+	t.Run("queue", func(t *testing.T) {
+		var r bench.QueueResult
+		measure(t, &r, "queue", "--tickets", "10000")
+		assert.Positive(t, r.InputBytes)
+		assert.Less(t, r.InputBytes, 1<<20)
+		assert.Positive(t, r.Steps)
+		if strict {
+			assert.Less(t, r.StepP99MS, 50.0)
+		}
+	})
+	t.Run("idle", func(t *testing.T) {
+		var r bench.IdleResult
+		measure(t, &r, "idle")
+		assert.Positive(t, r.Leases)
+		assert.Zero(t, r.Events)
+	})
 	t.Run("mixed", func(t *testing.T) {
 		var r bench.MixedResult
 		measure(t, &r, "mixed")
@@ -119,6 +136,7 @@ func TestMistakesInABenchmarksCommandLine(t *testing.T) {
 		{"throughput --transport mixed", `--transport is "mixed"; it may be update or signal`},
 		{"throughput --seconds 0", "--seconds is 0; it may be 1 to 3600"},
 		{"pacing --rate 0", "--rate is 0; it may be 1 to 10000"},
+		{"queue --tickets 10001", "--tickets is 10001; it may be 1 to 10000"},
 		{"wake --ip 192.0.2.1", "--ip is 192.0.2.1; it may be a loopback address"},
 		{"mixed now", `unexpected argument "now"`},
 		{"throughputs", `unknown command "throughputs", did you mean "throughput"`},

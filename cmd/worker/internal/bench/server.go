@@ -89,10 +89,11 @@ func warnings(w io.Writer) *slog.Logger {
 // bed is a server with a gate, its host and some holders.
 type bed struct {
 	*server
-	gate    *policy.Gate
-	client  client.Client // of the host
-	worker  sdkworker.Worker
-	holders []*holder
+	gate      *policy.Gate
+	client    client.Client // of the host
+	worker    sdkworker.Worker
+	holders   []*holder
+	runEvents int // of the gate's runs; 0: the default
 }
 
 // holder is one holder of the bed's gate, on a connection of its own.
@@ -151,7 +152,7 @@ func (b *bed) hold(ctx context.Context, n int, o Options) error {
 			}
 			h := &holder{client: c}
 			added[i] = h
-			h.gates = activities.NewDurableGates(p, activities.DurableOptions{Service: c.WorkflowService(), Namespace: namespace, Transport: o.Transport}, activities.GatesOptions{
+			h.gates = activities.NewDurableGates(p, activities.DurableOptions{Service: c.WorkflowService(), Namespace: namespace, Transport: o.Transport, RunEvents: b.runEvents}, activities.GatesOptions{
 				Logger: quiet, TracerProvider: o.Telemetry.TracerProvider, MeterProvider: o.Telemetry.MeterProvider,
 			})
 			if h.gate, failed[i] = h.gates.Gate(b.gate.ID()); failed[i] != nil {

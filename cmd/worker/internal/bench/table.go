@@ -9,11 +9,12 @@ import (
 func (r ThroughputResult) WriteTable(w io.Writer) error {
 	_, err := fmt.Fprintf(w, `	leases/s	p50 ms	p99 ms
 gate, %d callers, %s	%.0f	%.2f	%.2f
+an update that does nothing		%.2f	%.2f
 semaphore workflow, %d callers	%.0f	%.2f	%.2f
 
 The gate gives %.0f times as many leases per second.
 %.0f exchanges/s, %.1f leases in each; %.3f history events per lease.
-`, r.Callers, r.Transport, r.LeasesPerS, r.P50MS, r.P99MS, r.Yardstick.Callers, r.Yardstick.LeasesPerS, r.Yardstick.P50MS, r.Yardstick.P99MS,
+`, r.Callers, r.Transport, r.LeasesPerS, r.P50MS, r.P99MS, r.BareUpdate.P50MS, r.BareUpdate.P99MS, r.Yardstick.Callers, r.Yardstick.LeasesPerS, r.Yardstick.P50MS, r.Yardstick.P99MS,
 		r.Ratio, r.ExchangesPerS, r.LeasesPerExchange, r.EventsPerLease)
 	return err
 }
@@ -57,5 +58,20 @@ cooldowns	%d
 first start after a cooldown	%.1f ms later (median), at a spacing of %.1f ms
 exchanges/s while all wait	%.1f
 `, r.Calls, r.Cancelled, r.Lost, r.Cooldowns, r.ResumeGapMS, r.SpacingMS, r.WaitingExchangesPerS)
+	return err
+}
+
+// WriteTable writes rows whose columns are parted by tabs.
+func (r QueueResult) WriteTable(w io.Writer) error {
+	_, err := fmt.Fprintf(w, `tickets waiting	%d
+largest input of a run	%d bytes, in %d runs
+workflow tasks	%d: p50 %.2f ms, p99 %.2f ms, at most %.2f ms
+`, r.Tickets, r.InputBytes, r.Runs, r.Steps, r.StepP50MS, r.StepP99MS, r.StepMaxMS)
+	return err
+}
+
+// WriteTable writes rows whose columns are parted by tabs.
+func (r IdleResult) WriteTable(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "events in %.0f s after %d leases\t%d\n", r.Seconds, r.Leases, r.Events)
 	return err
 }

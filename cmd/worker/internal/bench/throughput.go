@@ -20,19 +20,21 @@ type ThroughputResult struct {
 	P99MS float64 `json:"p99_ms"`
 	// ExchangesPerS, EventsPerLease and LeasesPerExchange are read from the gate's
 	// histories, first second and farewell included.
-	ExchangesPerS     float64   `json:"exchanges_per_s"`
-	LeasesPerExchange float64   `json:"leases_per_exchange"`
-	EventsPerLease    float64   `json:"events_per_lease"`
-	Yardstick         Yardstick `json:"yardstick"`
+	ExchangesPerS     float64 `json:"exchanges_per_s"`
+	LeasesPerExchange float64 `json:"leases_per_exchange"`
+	EventsPerLease    float64 `json:"events_per_lease"`
+	// BareUpdate was measured on the same server, right before.
+	BareUpdate BareUpdate `json:"bare_update"`
+	Yardstick  Yardstick  `json:"yardstick"`
 	// Ratio of the leases per second to the yardstick's.
 	Ratio float64 `json:"ratio"`
 }
 
 // Throughput measures a gate whose limits don't bind: so many callers in a loop of
-// acquire and release. Then, for as long, the yardstick.
+// acquire and release. Before that an update that does nothing, and afterwards, for as
+// long, the yardstick.
 func Throughput(ctx context.Context, o Options, n int, lasts time.Duration) (r ThroughputResult, err error) {
 	r = ThroughputResult{Callers: n, Transport: string(o.Transport)}
-	o.Report("%d callers, %v", n, lasts)
 	if err := r.measure(ctx, o, n, lasts); err != nil {
 		return r, err
 	}
@@ -52,6 +54,11 @@ func (r *ThroughputResult) measure(ctx context.Context, o Options, n int, lasts 
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close(ctx)) }()
+	o.Report("an update that does nothing")
+	if r.BareUpdate, err = b.measureBareUpdate(ctx, lasts); err != nil {
+		return err
+	}
+	o.Report("%d callers, %v", n, lasts)
 	if err := b.hold(ctx, 1, o); err != nil {
 		return err
 	}

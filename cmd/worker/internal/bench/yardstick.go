@@ -28,6 +28,65 @@ const (
 	pollEvery = 5 * time.Millisecond
 )
 
+// BareUpdate is how an update fares that does nothing: no exchange can be faster.
+type BareUpdate struct {
+	P50MS float64 `json:"p50_ms"`
+	P99MS float64 `json:"p99_ms"`
+}
+
+const (
+	bareType  = "bench.Bare"
+	bareQueue = "bench-bare"
+	bareName  = "echo"
+	bareBytes = 200 // about an exchange with one ticket
+	bareLasts = 2 * time.Second
+)
+
+// bare is a workflow whose update does nothing.
+func bare(ctx workflow.Context) error {
+	err := workflow.SetUpdateHandler(ctx, bareName, func(_ workflow.Context, b []byte) ([]byte, error) { return b, nil })
+	if err != nil {
+		return err
+	}
+	return workflow.Await(ctx, func() bool { return false })
+}
+
+// measureBareUpdate makes one update after the other, for two seconds at most.
+func (s *server) measureBareUpdate(ctx context.Context, lasts time.Duration) (u BareUpdate, err error) {
+	c, err := s.dialAsPlugin(ctx)
+	if err != nil {
+		return u, err
+	}
+	defer c.Close()
+	w := sdkworker.New(c, bareQueue, sdkworker.Options{})
+	w.RegisterWorkflowWithOptions(bare, workflow.RegisterOptions{Name: bareType})
+	if err := w.Start(); err != nil {
+		return u, err
+	}
+	defer w.Stop()
+	run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: "bare", TaskQueue: bareQueue}, bareType)
+	if err != nil {
+		return u, err
+	}
+	r, err := loop(ctx, 1, min(lasts, bareLasts), func(ctx context.Context, _ int) func(int, func()) error {
+		return func(_ int, got func()) error {
+			h, err := c.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{
+				WorkflowID: run.GetID(), UpdateName: bareName, Args: []any{make([]byte, bareBytes)}, WaitForStage: client.WorkflowUpdateStageCompleted,
+			})
+			if err == nil {
+				err = h.Get(ctx, nil)
+			}
+			got()
+			return err
+		}
+	})
+	if err != nil {
+		return u, err
+	}
+	u.P50MS, u.P99MS = percentile(r.waits, 50), percentile(r.waits, 99)
+	return u, c.TerminateWorkflow(ctx, run.GetID(), run.GetRunID(), "measured")
+}
+
 // semaphoreState is what a semaphore hands over to its next run.
 type semaphoreState struct {
 	Holding map[string]bool
