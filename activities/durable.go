@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/google/uuid"
@@ -90,7 +91,7 @@ func (l *durableLink) exchange(ctx context.Context, x *contract.Exchange) (*cont
 		}
 		return err
 	})
-	if errors.Is(err, errRefused) && l.Transport == TransportUpdate {
+	if exhausted(err, enumspb.RESOURCE_EXHAUSTED_CAUSE_CONCURRENT_LIMIT) && l.Transport == TransportUpdate {
 		// Too many updates are in flight, and trying again would be one too many
 		// again, which may end all the others. There is always room for a signal.
 		x.RefusedBefore++
@@ -108,14 +109,38 @@ func exchangeID(x *contract.Exchange) string {
 // started makes a call and, where the workflow doesn't run, starts it and makes
 // the call again.
 func (l *durableLink) started(ctx context.Context, call func() error) error {
-	err := call()
+	err := untilOpen(ctx, call)
 	if _, missing := err.(*serviceerror.NotFound); !missing {
 		return classify(err)
 	}
 	if err := l.start(ctx); err != nil {
 		return classify(err)
 	}
-	return classify(call())
+	return classify(untilOpen(ctx, call))
+}
+
+// Pauses between tries of a call that a closing run refused.
+const (
+	firstKnock = 20 * time.Millisecond
+	lastKnock  = 200 * time.Millisecond
+)
+
+// untilOpen makes a call, and makes it again while the run refuses it because it
+// continues as new: the next run takes it. All that were on their way are refused at
+// one moment, so they don't come back at one.
+func untilOpen(ctx context.Context, call func() error) error {
+	for knock := firstKnock; ; knock = min(2*knock, lastKnock) {
+		err := call()
+		if !exhausted(err, enumspb.RESOURCE_EXHAUSTED_CAUSE_BUSY_WORKFLOW) || pause(ctx, knock/4+rand.N(knock)) != nil {
+			return err
+		}
+	}
+}
+
+// exhausted reports whether the server refused a call for this cause.
+func exhausted(err error, cause enumspb.ResourceExhaustedCause) bool {
+	var e *serviceerror.ResourceExhausted
+	return errors.As(err, &e) && e.Cause == cause
 }
 
 // classify marks what the server refused for load.
@@ -301,7 +326,7 @@ func (l *durableLink) wait(ctx context.Context, w *contract.Wait) (*contract.Ans
 }
 
 func (l *durableLink) flush(ctx context.Context, x *contract.Exchange) error {
-	err := l.signal(ctx, x)
+	err := untilOpen(ctx, func() error { return l.signal(ctx, x) })
 	if _, gone := err.(*serviceerror.NotFound); gone {
 		return nil // no gate: nothing is held there
 	}
