@@ -60,8 +60,8 @@ func aGate(t *testing.T) (workflows.Status, time.Time) {
 		InFlight: 4, Cap: 4, Reserved: 2, Started: 2, Queued: 132, Parked: 7,
 		CooldownUntil: now.Add(3200 * time.Millisecond), NextStart: now.Add(3200 * time.Millisecond),
 		Cooldown: &workflows.Cooldown{At: ago(1800 * time.Millisecond), Status: 429, Source: "retry-after", Asked: workflows.Duration(5 * time.Second), Applied: workflows.Duration(5 * time.Second)},
-		Ages:  workflows.Ages{P50: ago(42 * time.Second), P90: ago(71 * time.Second), Oldest: ago(83 * time.Second)},
-		Waits: workflows.Waits{P50: workflows.Duration(64 * time.Second), P90: workflows.Duration(77 * time.Second), Max: workflows.Duration(79 * time.Second)},
+		Ages:     workflows.Ages{P50: ago(42 * time.Second), P90: ago(71 * time.Second), Oldest: ago(83 * time.Second)},
+		Waits:    workflows.Waits{P50: workflows.Duration(64 * time.Second), P90: workflows.Duration(77 * time.Second), Max: workflows.Duration(79 * time.Second)},
 		LowerLimits: []workflows.LowerLimit{
 			{At: ago(40 * time.Second), Header: "x-ratelimit-limit-requests", Unit: "requests", Limit: 300, Per: workflows.Duration(time.Minute), Policy: 475},
 		},

@@ -34,7 +34,8 @@ func (r HoldersResult) WriteTable(w io.Writer) error {
 
 // WriteTable writes rows whose columns are parted by tabs.
 func (r WakeResult) WriteTable(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "holders\tleases/s\twake p50 ms\twake p99 ms\n%d\t%.1f\t%.2f\t%.2f\n", r.Holders, r.LeasesPerS, r.P50MS, r.P99MS)
+	_, err := fmt.Fprintf(w, "holders\tleases/s\twake p50 ms\twake p99 ms\texchanges per lease\twaits per lease\n%d\t%.1f\t%.2f\t%.2f\t%.2f\t%.2f\n",
+		r.Holders, r.LeasesPerS, r.P50MS, r.P99MS, r.ExchangesPerLease, r.WaitsPerLease)
 	return err
 }
 

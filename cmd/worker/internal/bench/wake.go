@@ -23,6 +23,9 @@ type WakeResult struct {
 	// P50MS and P99MS are of the time from a release to the next holder's start.
 	P50MS float64 `json:"p50_ms"`
 	P99MS float64 `json:"p99_ms"`
+	// ExchangesPerLease and WaitsPerLease are read from the gate's histories.
+	ExchangesPerLease float64 `json:"exchanges_per_lease"`
+	WaitsPerLease     float64 `json:"waits_per_lease"`
 	// OwnTurns are the starts of the holder that released: not counted above.
 	OwnTurns int `json:"own_turns"`
 }
@@ -39,13 +42,18 @@ func Wake(ctx context.Context, o Options, lasts time.Duration) (r WakeResult, er
 	if err := b.hold(ctx, wakeHolders, o); err != nil {
 		return r, err
 	}
+	before, err := trafficOf(ctx, b.client, b.gate.WorkflowID())
+	if err != nil {
+		return r, err
+	}
 	o.Report("cap 1, %d holders, %v each, %v", wakeHolders, wakeHold, lasts)
 	var (
 		mu       sync.Mutex
 		released time.Time // the last release
 		by       int       // whose
 		waits    []time.Duration
-		leases   int
+		leases   int // of them within the time
+		taken    int
 	)
 	begin := time.Now().Add(callersPause)
 	end := begin.Add(lasts)
@@ -61,6 +69,7 @@ func Wake(ctx context.Context, o Options, lasts time.Duration) (r WakeResult, er
 				}
 				started := time.Now()
 				mu.Lock()
+				taken++
 				if started.After(begin) && started.Before(end) {
 					leases++
 					if by == i {
@@ -79,6 +88,13 @@ func Wake(ctx context.Context, o Options, lasts time.Duration) (r WakeResult, er
 		})
 	}
 	all.Wait()
+	after, err := trafficOf(ctx, b.client, b.gate.WorkflowID())
+	if err != nil {
+		return r, err
+	}
+	turns := max(float64(taken), 1)
+	r.ExchangesPerLease = round(float64(after.exchanges-before.exchanges) / turns)
+	r.WaitsPerLease = round(float64(after.waits-before.waits) / turns)
 	list := sorted(waits)
 	r.LeasesPerS = round(float64(leases) / lasts.Seconds())
 	r.P50MS, r.P99MS = percentile(list, 50), percentile(list, 99)
