@@ -116,8 +116,8 @@ func (o Options) withDefaults() (Options, error) {
 }
 
 // collectGarbageLess lets the heap grow to five times of what is in use, unless the
-// environment says how far: the server makes much garbage and keeps little, some 60
-// MB, and collecting took a quarter of the time of an exchange.
+// environment says how far: the server makes much garbage and keeps little, and with
+// Go's default an update took a fifth longer.
 var collectGarbageLess = sync.OnceFunc(func() {
 	if _, set := os.LookupEnv("GOGC"); !set {
 		debug.SetGCPercent(400)
