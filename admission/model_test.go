@@ -617,6 +617,9 @@ func (m *model) checkStarts() error {
 			}
 		}
 		for unit, n := range t.used {
+			if burst := o.buckets()[unit].Burst; moved && *n > burst {
+				n = &burst // it was admitted when more was to be had; the rest is a debt
+			}
 			m.spent[unit] = append(m.spent[unit], spending{t.startAt, n})
 		}
 		m.starts = append(m.starts, t.startAt)

@@ -896,6 +896,11 @@ func (o *oracle) resync(h *oHolder, x *Exchange) {
 			n.since = o.now
 		}
 		o.tickets = append(o.tickets, n)
+		for _, b := range o.limits.Budgets { // a stranger's word makes no debt
+			if c := n.cost[b.Unit]; c > b.Rate.Burst {
+				n.cost[b.Unit] = b.Rate.Burst
+			}
+		}
 		o.charge(n)
 	}
 	h.outbox = slices.DeleteFunc(h.outbox, func(n Notice) bool {
@@ -911,11 +916,12 @@ func (o *oracle) vanished(t *oTicket) {
 	o.remove(t)
 }
 
-// charge takes the lease's cost from the budgets at its start.
+// charge takes the lease's cost from the budgets at its start. It is more than a burst
+// where a call goes on whose unit's burst was lowered: then it is a debt.
 func (o *oracle) charge(t *oTicket) {
 	for _, b := range o.limits.Budgets {
-		if c := min(t.cost[b.Unit], b.Rate.Burst); c > 0 {
-			t.cost[b.Unit], t.used[b.Unit] = c, &c
+		if c := t.cost[b.Unit]; c > 0 {
+			t.used[b.Unit] = &c
 			o.take(b.Unit, t, c, b.Rate)
 		}
 	}
