@@ -107,15 +107,16 @@ type fault struct {
 }
 
 // faults places the blows of each kind evenly over the run, each at a random
-// place within the middle half of its share.
+// place within the middle half of its share. The last share of those at the server is
+// nobody's: whether the last server grows shows only with time.
 func faults(o Options) []fault {
 	var list []fault
 	for _, k := range []struct {
-		kind faultKind
-		n    int
-	}{{killWorker, o.KillWorkers}, {killServer, o.KillServer}, {stopWorker, o.StopWorkers}} {
+		kind      faultKind
+		n, shares int
+	}{{killWorker, o.KillWorkers, o.KillWorkers}, {killServer, o.KillServer, o.KillServer + 1}, {stopWorker, o.StopWorkers, o.StopWorkers}} {
 		for i := range k.n {
-			share := float64(o.Attempts) / float64(k.n)
+			share := float64(o.Attempts) / float64(k.shares)
 			at := (float64(i) + 0.25 + 0.5*dice(o.Seed, string(k.kind), i).Float64()) * share
 			list = append(list, fault{at: int(at), kind: k.kind, n: i})
 		}

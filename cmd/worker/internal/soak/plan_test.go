@@ -33,13 +33,19 @@ func TestFaultsAreSpread(t *testing.T) {
 	list := faults(o)
 	require.Len(t, list, 52)
 	quarters := map[faultKind][4]int{}
+	var servers []int // fifths of the run in which the server is killed
 	for i, f := range list {
 		require.True(t, i == 0 || list[i-1].at <= f.at)
 		q := quarters[f.kind]
 		q[f.at*4/o.Attempts]++
 		quarters[f.kind] = q
+		if f.kind == killServer {
+			servers = append(servers, f.at*5/o.Attempts)
+		}
 	}
-	require.Equal(t, map[faultKind][4]int{killWorker: {10, 10, 10, 10}, killServer: {1, 1, 1, 1}, stopWorker: {2, 2, 2, 2}}, quarters)
+	require.Equal(t, [4]int{10, 10, 10, 10}, quarters[killWorker])
+	require.Equal(t, [4]int{2, 2, 2, 2}, quarters[stopWorker])
+	require.Equal(t, []int{0, 1, 2, 3}, servers, "the last one lives for a fifth of the run at least")
 }
 
 // The provider does all that it is meant to do, and mostly serves.
