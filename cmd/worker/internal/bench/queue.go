@@ -56,12 +56,14 @@ func Queue(ctx context.Context, o Options, tickets int, lasts time.Duration) (r 
 		return r, err
 	}
 	// Some more, for those that are admitted ahead.
-	leave := b.queueUp(ctx, tickets+2*queueRate)
+	failed, leave := b.queueUp(ctx, tickets+2*queueRate)
 	defer leave()
 	o.Report("%d tickets queue up", tickets)
 	for queued := 0; queued < tickets; {
 		select {
 		case <-time.After(queuePoll):
+		case err := <-failed:
+			return r, err
 		case <-ctx.Done():
 			return r, context.Cause(ctx)
 		}
@@ -75,6 +77,8 @@ func Queue(ctx context.Context, o Options, tickets int, lasts time.Duration) (r 
 	o.Report("they move at %d per second, %v", queueRate, lasts)
 	select {
 	case <-time.After(lasts):
+	case err := <-failed:
+		return r, err
 	case <-ctx.Done():
 		return r, context.Cause(ctx)
 	}
@@ -116,22 +120,31 @@ func stepsOf(h *historypb.History, from, until time.Time) (steps []time.Duration
 }
 
 // queueUp has n callers take leases of the first holder and give them back at once, until
-// leave is called, which returns when they are gone.
-func (b *bed) queueUp(ctx context.Context, n int) (leave func()) {
+// leave is called, which returns when they are gone. failed gets the first error of one
+// that had not left.
+func (b *bed) queueUp(ctx context.Context, n int) (failed <-chan error, leave func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	gate := b.holders[0].gate
+	first := make(chan error, 1)
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				l, err := gate.Acquire(ctx, activities.Request{Label: fmt.Sprintf("CallProvider summarise-orders-2026-11-%05d/%d", i, i)})
-				if err == nil { // else it leaves
+				switch {
+				case err == nil:
 					l.Release()
+				case ctx.Err() == nil:
+					select {
+					case first <- err:
+					default:
+					}
+					return
 				}
 			}
 		})
 	}
-	return sync.OnceFunc(func() {
+	return first, sync.OnceFunc(func() {
 		cancel()
 		all.Wait()
 	})
