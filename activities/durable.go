@@ -34,7 +34,7 @@ const (
 	// TransportSignal sends signals and reads grants by query: for servers or
 	// quotas where updates are scarce.
 	TransportSignal ExchangeTransport = "signal"
-	// TransportMixed alternates between the two: for tests.
+	// TransportMixed alternates between the two, and waits by update: for tests.
 	TransportMixed ExchangeTransport = "mixed"
 )
 
@@ -308,7 +308,7 @@ const waitFor = 30 * time.Second
 func (l *durableLink) wait(ctx context.Context, w *contract.Wait) (*contract.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitFor)
 	defer cancel()
-	if l.Transport == TransportUpdate {
+	if l.Transport != TransportSignal {
 		return l.update(ctx, workflows.UpdateWait, uuid.NewString(), w)
 	}
 	for look := firstLook; ; look = min(2*look, lastLook) {

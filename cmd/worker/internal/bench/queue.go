@@ -14,6 +14,7 @@ import (
 	"sluice/admission"
 	"sluice/cmd/worker/internal/gateclient"
 	"sluice/policy"
+	"sluice/workflows"
 )
 
 const (
@@ -59,28 +60,19 @@ func Queue(ctx context.Context, o Options, tickets int, lasts time.Duration) (r 
 	failed, leave := b.queueUp(ctx, tickets+2*queueRate)
 	defer leave()
 	o.Report("%d tickets queue up", tickets)
-	for queued := 0; queued < tickets; {
-		select {
-		case <-time.After(queuePoll):
-		case err := <-failed:
-			return r, err
-		case <-ctx.Done():
-			return r, context.Cause(ctx)
-		}
-		st, err := b.status(ctx)
-		if err != nil {
-			return r, err
-		}
-		queued = st.Queued
+	runs := 0
+	if err := b.awaitStatus(ctx, failed, func(st *workflows.Status) bool {
+		runs = st.Runs
+		return st.Queued >= tickets
+	}); err != nil {
+		return r, err
 	}
 	from := time.Now()
-	o.Report("they move at %d per second, %v", queueRate, lasts)
-	select {
-	case <-time.After(lasts):
-	case err := <-failed:
+	o.Report("they move at %d per second, %v, and until a run has ended", queueRate, lasts)
+	if err := b.awaitStatus(ctx, failed, func(st *workflows.Status) bool {
+		return time.Since(from) >= lasts && st.Runs > runs
+	}); err != nil {
 		return r, err
-	case <-ctx.Done():
-		return r, context.Cause(ctx)
 	}
 	until := time.Now()
 	o.Report("they leave")
@@ -100,6 +92,23 @@ func Queue(ctx context.Context, o Options, tickets int, lasts time.Duration) (r 
 	steps = sorted(steps)
 	r.Steps, r.StepP50MS, r.StepP99MS, r.StepMaxMS = len(steps), percentile(steps, 50), percentile(steps, 99), percentile(steps, 100)
 	return r, nil
+}
+
+// awaitStatus looks at the gate's status until it is as wanted.
+func (b *bed) awaitStatus(ctx context.Context, failed <-chan error, is func(*workflows.Status) bool) error {
+	for {
+		st, err := b.status(ctx)
+		if err != nil || is(&st) {
+			return err
+		}
+		select {
+		case <-time.After(queuePoll):
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // stepsOf are the times that a run's workflow tasks took which started within from

@@ -134,6 +134,10 @@ func dynamicConfig(defaults bool) dynamicconfig.Client {
 	// a crowd of holders stands still for seconds. Here there is room for a crowd.
 	c[dynamicconfig.WorkflowExecutionMaxInFlightUpdates.Key()] = 1000
 
+	// Of the queries that wait for a workflow task all but one are refused by default.
+	// Who sends an exchange by signal reads the answer by query: all at once, in a crowd.
+	c[dynamicconfig.MaxBufferedQueryCount.Key()] = 1000
+
 	// Rate limits protect tenants of a cluster from one another. Limits that a design
 	// has to live with anywhere (updates per run, sizes) stay at their defaults.
 	c[dynamicconfig.FrontendRPS.Key()] = unlimited

@@ -31,7 +31,7 @@
 // By default it is tuned for latency on one machine: queues are read as soon as
 // something is in them, task queues have one partition, rate limits are out of the
 // way, workers' heartbeats are off. A workflow may have 1,000 updates in flight
-// instead of ten. Other limits that shape a design (updates per run, history and
+// instead of ten, and as many queries that wait for its next task instead of one. Other limits that shape a design (updates per run, history and
 // payload sizes) are Temporal's own. [Options.DefaultDynamicConfig]
 // leaves all of it at Temporal's defaults, for comparison.
 //

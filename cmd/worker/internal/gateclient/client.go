@@ -43,23 +43,33 @@ func (c *Client) Status(ctx context.Context, gate string) (workflows.Status, err
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	var st workflows.Status
-	response, err := c.temporal.QueryWorkflowWithOptions(ctx, &client.QueryWorkflowWithOptionsRequest{
-		WorkflowID: workflows.WorkflowIDPrefix + gate, QueryType: workflows.QueryStatus,
-		QueryRejectCondition: enumspb.QUERY_REJECT_CONDITION_NOT_OPEN,
-	})
-	switch {
-	case err != nil:
-		return st, c.explain(gate, err)
-	case response.QueryRejected != nil:
-		return st, fmt.Errorf("gate %s: %w", gate, ErrNotRunning)
+	for {
+		response, err := c.temporal.QueryWorkflowWithOptions(ctx, &client.QueryWorkflowWithOptionsRequest{
+			WorkflowID: workflows.WorkflowIDPrefix + gate, QueryType: workflows.QueryStatus,
+			QueryRejectCondition: enumspb.QUERY_REJECT_CONDITION_NOT_OPEN,
+		})
+		switch {
+		case err != nil:
+			return st, c.explain(gate, err)
+		case response.QueryRejected == nil:
+			if err := response.QueryResult.Get(&st); err != nil {
+				return st, fmt.Errorf("gate %s: its status can't be read: %w", gate, err)
+			}
+			return st, nil
+		case response.QueryRejected.GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:
+			return st, fmt.Errorf("gate %s: %w", gate, ErrNotRunning)
+		}
+		// The run ended under the question; the next one has begun.
+		select {
+		case <-time.After(between):
+		case <-ctx.Done():
+			return st, c.explain(gate, ctx.Err())
+		}
 	}
-	if err := response.QueryResult.Get(&st); err != nil {
-		return st, fmt.Errorf("gate %s: its status can't be read: %w", gate, err)
-	}
-	return st, nil
 }
 
-// between is the pause before an act whose outcome is unknown is made again.
+// between is the pause before a question that no run answered is asked again, or an act
+// whose outcome is unknown is made again.
 const between = 100 * time.Millisecond
 
 // Operate makes an act and returns what it came to. An act that the gate
