@@ -41,7 +41,7 @@ func request(number uint64) Request {
 // BenchmarkSteadyState measures one acquire, one admission and one release, the
 // notice confirmed, at a full cap with so many tickets waiting.
 func BenchmarkSteadyState(b *testing.B) {
-	for _, n := range []int{10, 1_000, 100_000} {
+	for _, n := range []int{10, 1_000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprintf("waiting=%d", n), func(b *testing.B) {
 			s, h := waiting(b, n, Limits{})
 			leases := make([]uint64, 0, 16) // in use, oldest first
