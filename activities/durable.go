@@ -87,7 +87,10 @@ func (l *durableLink) exchange(ctx context.Context, x *contract.Exchange) (*cont
 		if l.Transport == TransportSignal || l.Transport == TransportMixed && x.Seq%2 == 0 {
 			a, err = l.exchangeBySignal(ctx, x)
 		} else {
-			a, err = l.update(ctx, workflows.UpdateExchange, exchangeID(x), x)
+			err = untilOpen(ctx, func() (err error) {
+				a, err = l.update(ctx, workflows.UpdateExchange, exchangeID(x), x)
+				return err
+			})
 		}
 		return err
 	})
@@ -109,14 +112,14 @@ func exchangeID(x *contract.Exchange) string {
 // started makes a call and, where the workflow doesn't run, starts it and makes
 // the call again.
 func (l *durableLink) started(ctx context.Context, call func() error) error {
-	err := untilOpen(ctx, call)
+	err := call()
 	if _, missing := err.(*serviceerror.NotFound); !missing {
 		return classify(err)
 	}
 	if err := l.start(ctx); err != nil {
 		return classify(err)
 	}
-	return classify(untilOpen(ctx, call))
+	return classify(call())
 }
 
 // Pauses between tries of a call that a closing run refused.
@@ -276,11 +279,13 @@ func (l *durableLink) signal(ctx context.Context, x *contract.Exchange) error {
 	if err != nil {
 		return err
 	}
-	_, err = l.Service.SignalWorkflowExecution(ctx, &workflowservice.SignalWorkflowExecutionRequest{
-		Namespace: l.Namespace, WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: l.workflowID},
-		SignalName: workflows.SignalExchange, Input: input, Identity: l.Identity, RequestId: exchangeID(x),
+	return untilOpen(ctx, func() error {
+		_, err := l.Service.SignalWorkflowExecution(ctx, &workflowservice.SignalWorkflowExecutionRequest{
+			Namespace: l.Namespace, WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: l.workflowID},
+			SignalName: workflows.SignalExchange, Input: input, Identity: l.Identity, RequestId: exchangeID(x),
+		})
+		return err
 	})
-	return err
 }
 
 // read asks for what the gate knows of the holder.
@@ -326,7 +331,7 @@ func (l *durableLink) wait(ctx context.Context, w *contract.Wait) (*contract.Ans
 }
 
 func (l *durableLink) flush(ctx context.Context, x *contract.Exchange) error {
-	err := untilOpen(ctx, func() error { return l.signal(ctx, x) })
+	err := l.signal(ctx, x)
 	if _, gone := err.(*serviceerror.NotFound); gone {
 		return nil // no gate: nothing is held there
 	}

@@ -159,8 +159,7 @@ func (h *holder) ungatheredLocked(now time.Time) time.Duration {
 // whether it was applied, so it goes out again unchanged. false: the holder
 // stops, and the exchange is kept for flush.
 func (h *holder) send(x *contract.Exchange) bool {
-	pause := firstPause
-	for {
+	for wait := firstPause; ; wait = min(2*wait, lastPause) {
 		sent := time.Now()
 		a, err := h.link.exchange(h.stop, x)
 		arrived := time.Now()
@@ -193,14 +192,8 @@ func (h *holder) send(x *contract.Exchange) bool {
 		h.distrustLocked()
 		crowd := time.Duration(h.known) * h.roundTrip / retriesPerTrip
 		h.mu.Unlock()
-		pause = min(max(pause, crowd), lastPause)
-		timer := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-timer.C:
-		case <-h.stop.Done():
-		}
-		timer.Stop()
-		pause = min(2*pause, lastPause)
+		wait = min(max(wait, crowd), lastPause)
+		_ = pause(h.stop, wait/2+rand.N(wait)) // the next try says that it stops
 	}
 }
 
