@@ -116,12 +116,15 @@ func (v view) head(b *strings.Builder) {
 		in += fmt.Sprintf(" of %d", v.Cap)
 	}
 	line("in use", "%s: %d started, %d reserved", in, started, reserved)
+	waited := func(they string, p50, p90, most time.Duration) {
+		line("", "%s waited p50 %s, p90 %s, at most %s", they, span(p50), span(p90), span(most))
+	}
 	if v.Waits.Max > 0 {
-		line("", "they had waited p50 %s, p90 %s, at most %s", span(time.Duration(v.Waits.P50)), span(time.Duration(v.Waits.P90)), span(time.Duration(v.Waits.Max)))
+		waited("they had", time.Duration(v.Waits.P50), time.Duration(v.Waits.P90), time.Duration(v.Waits.Max))
 	}
 	line("queue", "%d, of them %d parked", v.Queued, v.Parked)
 	if !v.Ages.Oldest.IsZero() {
-		line("", "they have waited p50 %s, p90 %s, at most %s", span(v.age(v.Ages.P50)), span(v.age(v.Ages.P90)), span(v.age(v.Ages.Oldest)))
+		waited("they have", v.age(v.Ages.P50), v.age(v.Ages.P90), v.age(v.Ages.Oldest))
 	}
 	pacing := v.pacing()
 	if d := v.left(v.NextStart); d > 0 {

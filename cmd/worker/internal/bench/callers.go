@@ -82,5 +82,15 @@ func loop(ctx context.Context, n int, lasts time.Duration, caller func(ctx conte
 	return c, nil
 }
 
+// pause waits for so long, or until ctx ends, whose cause is the error.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // perSecond is how many leases came in a second.
 func (c *callers) perSecond() float64 { return round(float64(c.leases) / c.elapsed.Seconds()) }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"sluice/activities"
 	"sluice/policy"
 )
 
@@ -55,19 +54,15 @@ func holdersRow(ctx context.Context, o Options, n int, lasts time.Duration) (row
 	if err := b.hold(ctx, n, o); err != nil {
 		return row, err
 	}
-	before, err := trafficOf(ctx, b.client, b.gate.WorkflowID())
+	before, err := b.traffic(ctx)
 	if err != nil {
 		return row, err
 	}
-	var gates []activities.Gate
-	for _, h := range b.holders {
-		gates = append(gates, h.gate)
-	}
-	c, err := runCallers(ctx, gates, holdersCallers, lasts)
+	c, err := runCallers(ctx, b.gates(), holdersCallers, lasts)
 	if err != nil {
 		return row, err
 	}
-	after, err := trafficOf(ctx, b.client, b.gate.WorkflowID())
+	after, err := b.traffic(ctx)
 	if err != nil {
 		return row, err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"sluice/activities"
 	"sluice/policy"
 )
 
@@ -35,33 +34,24 @@ func Idle(ctx context.Context, o Options, lasts time.Duration) (r IdleResult, er
 	if err := b.hold(ctx, idleHolders, o); err != nil {
 		return r, err
 	}
-	var gates []activities.Gate
-	for _, h := range b.holders {
-		gates = append(gates, h.gate)
-	}
 	o.Report("%d callers over %d holders, %v", idleCallers, idleHolders, idleAfter)
-	c, err := runCallers(ctx, gates, idleCallers, idleAfter)
+	c, err := runCallers(ctx, b.gates(), idleCallers, idleAfter)
 	if err != nil {
 		return r, err
 	}
 	r.Leases = c.leases
-	pause := func(d time.Duration) {
-		select {
-		case <-time.After(d):
-		case <-ctx.Done():
-		}
+	if err := pause(ctx, idleAfter); err != nil { // the last releases are told
+		return r, err
 	}
-	pause(idleAfter) // the last releases are told
-	before, err := trafficOf(ctx, b.client, b.gate.WorkflowID())
+	before, err := b.traffic(ctx)
 	if err != nil {
 		return r, err
 	}
 	o.Report("nothing, %v", lasts)
-	pause(lasts)
-	if err := ctx.Err(); err != nil {
-		return r, context.Cause(ctx)
+	if err := pause(ctx, lasts); err != nil {
+		return r, err
 	}
-	after, err := trafficOf(ctx, b.client, b.gate.WorkflowID())
+	after, err := b.traffic(ctx)
 	r.Events = after.events - before.events
 	return r, err
 }

@@ -98,7 +98,7 @@ func Mixed(ctx context.Context, o Options) (r MixedResult, err error) {
 	if err != nil {
 		return r, err
 	}
-	t, err := trafficOf(ctx, b.client, b.gate.WorkflowID())
+	t, err := b.traffic(ctx)
 	if err != nil {
 		return r, err
 	}
@@ -153,9 +153,7 @@ func (b *bed) watchCooldowns(ctx context.Context) (all []workflows.Cooldown) {
 		if err == nil && st.Cooldown != nil && (len(all) == 0 || all[len(all)-1].At != st.Cooldown.At) {
 			all = append(all, *st.Cooldown)
 		}
-		select {
-		case <-time.After(watchEvery):
-		case <-ctx.Done():
+		if pause(ctx, watchEvery) != nil {
 			return all
 		}
 	}

@@ -193,6 +193,19 @@ func (b *bed) status(ctx context.Context) (workflows.Status, error) {
 	return gateclient.New(b.client, namespace, queryTimeout).Status(ctx, b.gate.ID())
 }
 
+// traffic reads what the gate's histories show so far.
+func (b *bed) traffic(ctx context.Context) (traffic, error) {
+	return trafficOf(ctx, b.client, b.gate.WorkflowID())
+}
+
+// gates are the gate as each of the holders has it.
+func (b *bed) gates() (all []activities.Gate) {
+	for _, h := range b.holders {
+		all = append(all, h.gate)
+	}
+	return all
+}
+
 func (b *bed) close(ctx context.Context) error {
 	err := b.part(ctx)
 	if b.worker != nil {

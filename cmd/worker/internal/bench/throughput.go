@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"sluice/activities"
 	"sluice/policy"
 )
 
@@ -62,11 +61,11 @@ func (r *ThroughputResult) measure(ctx context.Context, o Options, n int, lasts 
 	if err := b.hold(ctx, 1, o); err != nil {
 		return err
 	}
-	before, err := trafficOf(ctx, b.client, b.gate.WorkflowID())
+	before, err := b.traffic(ctx)
 	if err != nil {
 		return err
 	}
-	c, err := runCallers(ctx, []activities.Gate{b.holders[0].gate}, n, lasts)
+	c, err := runCallers(ctx, b.gates(), n, lasts)
 	if err != nil {
 		return err
 	}
@@ -77,7 +76,7 @@ func (r *ThroughputResult) measure(ctx context.Context, o Options, n int, lasts 
 	if err != nil {
 		return err
 	}
-	after, err := trafficOf(ctx, b.client, b.gate.WorkflowID())
+	after, err := b.traffic(ctx)
 	if err != nil {
 		return err
 	}

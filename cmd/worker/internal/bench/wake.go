@@ -42,7 +42,7 @@ func Wake(ctx context.Context, o Options, lasts time.Duration) (r WakeResult, er
 	if err := b.hold(ctx, wakeHolders, o); err != nil {
 		return r, err
 	}
-	before, err := trafficOf(ctx, b.client, b.gate.WorkflowID())
+	before, err := b.traffic(ctx)
 	if err != nil {
 		return r, err
 	}
@@ -88,7 +88,7 @@ func Wake(ctx context.Context, o Options, lasts time.Duration) (r WakeResult, er
 		})
 	}
 	all.Wait()
-	after, err := trafficOf(ctx, b.client, b.gate.WorkflowID())
+	after, err := b.traffic(ctx)
 	if err != nil {
 		return r, err
 	}

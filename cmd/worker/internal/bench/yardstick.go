@@ -22,7 +22,6 @@ type Yardstick struct {
 const (
 	yardstickCallers = 16
 	semaphoreType    = "bench.Semaphore"
-	semaphoreQueue   = "bench-semaphore"
 	semaphorePlaces  = 1000 // more than there are callers: its limit doesn't bind, either
 	// pollEvery is the pause between two looks at whether a place was given.
 	pollEvery = 5 * time.Millisecond
@@ -36,7 +35,6 @@ type BareUpdate struct {
 
 const (
 	bareType  = "bench.Bare"
-	bareQueue = "bench-bare"
 	bareName  = "echo"
 	bareBytes = 200 // about an exchange with one ticket
 	bareLasts = 2 * time.Second
@@ -58,16 +56,11 @@ func (s *server) measureBareUpdate(ctx context.Context, lasts time.Duration) (u 
 		return u, err
 	}
 	defer c.Close()
-	w := sdkworker.New(c, bareQueue, sdkworker.Options{})
-	w.RegisterWorkflowWithOptions(bare, workflow.RegisterOptions{Name: bareType})
-	if err := w.Start(); err != nil {
-		return u, err
-	}
-	defer w.Stop()
-	run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: "bare", TaskQueue: bareQueue}, bareType)
+	run, w, err := host(ctx, c, bareType, bare)
 	if err != nil {
 		return u, err
 	}
+	defer w.Stop()
 	r, err := loop(ctx, 1, min(lasts, bareLasts), func(ctx context.Context, _ int) func(int, func()) error {
 		return func(_ int, got func()) error {
 			h, err := c.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{
@@ -84,7 +77,23 @@ func (s *server) measureBareUpdate(ctx context.Context, lasts time.Duration) (u 
 		return u, err
 	}
 	u.P50MS, u.P99MS = percentile(r.waits, 50), percentile(r.waits, 99)
-	return u, c.TerminateWorkflow(ctx, run.GetID(), run.GetRunID(), "measured")
+	return u, nil
+}
+
+// host starts a workflow of a type, and a worker for it alone, as a worker of
+// Temporal's SDK is by default. The type names the task queue and the workflow, too.
+func host(ctx context.Context, c client.Client, name string, definition any, args ...any) (client.WorkflowRun, sdkworker.Worker, error) {
+	w := sdkworker.New(c, name, sdkworker.Options{})
+	w.RegisterWorkflowWithOptions(definition, workflow.RegisterOptions{Name: name})
+	if err := w.Start(); err != nil {
+		return nil, nil, err
+	}
+	run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: name, TaskQueue: name}, name, args...)
+	if err != nil {
+		w.Stop()
+		return nil, nil, err
+	}
+	return run, w, nil
 }
 
 // semaphoreState is what a semaphore hands over to its next run.
@@ -143,16 +152,11 @@ func measureYardstick(ctx context.Context, o Options, lasts time.Duration) (y Ya
 		return y, err
 	}
 	defer c.Close()
-	w := sdkworker.New(c, semaphoreQueue, sdkworker.Options{})
-	w.RegisterWorkflowWithOptions(semaphore, workflow.RegisterOptions{Name: semaphoreType})
-	if err := w.Start(); err != nil {
-		return y, err
-	}
-	defer w.Stop()
-	run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: "semaphore", TaskQueue: semaphoreQueue}, semaphoreType, semaphoreState{})
+	run, w, err := host(ctx, c, semaphoreType, semaphore, semaphoreState{})
 	if err != nil {
 		return y, err
 	}
+	defer w.Stop()
 	r, err := loop(ctx, yardstickCallers, lasts, func(ctx context.Context, i int) func(int, func()) error {
 		return func(k int, got func()) error {
 			return passSemaphore(ctx, c, run.GetID(), fmt.Sprintf("summarise-orders-2026-11-%05d/%d/%d", i, i, k), got)
@@ -170,7 +174,8 @@ func passSemaphore(ctx context.Context, c client.Client, semaphore, id string, g
 	if err := c.SignalWorkflow(ctx, semaphore, "", "acquire", id); err != nil {
 		return err
 	}
-	for holds := false; !holds; {
+	for {
+		holds := false
 		v, err := c.QueryWorkflow(ctx, semaphore, "", "holds", id)
 		if err == nil {
 			err = v.Get(&holds)
@@ -178,12 +183,11 @@ func passSemaphore(ctx context.Context, c client.Client, semaphore, id string, g
 		if err != nil && ctx.Err() != nil {
 			return err // else the server is busy, and the next look may be luckier
 		}
-		if !holds {
-			select {
-			case <-time.After(pollEvery):
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
+		if holds {
+			break
+		}
+		if err := pause(ctx, pollEvery); err != nil {
+			return err
 		}
 	}
 	got()

@@ -60,9 +60,7 @@ func (c *Client) Status(ctx context.Context, gate string) (workflows.Status, err
 			return st, fmt.Errorf("gate %s: %w", gate, ErrNotRunning)
 		}
 		// The run ended under the question; the next one has begun.
-		select {
-		case <-time.After(between):
-		case <-ctx.Done():
+		if !mayTryAgain(ctx) {
 			return st, c.explain(gate, ctx.Err())
 		}
 	}
@@ -71,6 +69,16 @@ func (c *Client) Status(ctx context.Context, gate string) (workflows.Status, err
 // between is the pause before a question that no run answered is asked again, or an act
 // whose outcome is unknown is made again.
 const between = 100 * time.Millisecond
+
+// mayTryAgain waits for the time between. false: the time for the whole is over.
+func mayTryAgain(ctx context.Context) bool {
+	select {
+	case <-time.After(between):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
 
 // Operate makes an act and returns what it came to. An act that the gate
 // refused is an error as well.
@@ -94,11 +102,7 @@ func (c *Client) Operate(ctx context.Context, gate string, o workflows.Operate) 
 			return act, c.explain(gate, err)
 		}
 		// The answer is lost, or the run continued as new under it.
-		timer := time.NewTimer(between)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !mayTryAgain(ctx) {
 			return act, c.explain(gate, err)
 		}
 	}
