@@ -30,28 +30,24 @@ func TestAnActivityThatWaitsForItself(t *testing.T) {
 		}
 		return HTTPClient(ctx).Do(r)
 	}
+	open := func(t *testing.T, ctx context.Context, _ *Gates) io.Closer {
+		response, err := get(ctx)
+		require.NoError(t, err)
+		return response.Body
+	}
 	for name, c := range map[string]struct {
 		places int64
 		first  func(*testing.T, context.Context, *Gates) io.Closer // what it does before the second request
 		says   string                                              // "": the second one gets through
 	}{
-		"the first response is open": {1, func(t *testing.T, ctx context.Context, _ *Gates) io.Closer {
-			response, err := get(ctx)
+		"the first response is open": {1, open, "the ticket's queue deadline passed; this activity itself has 1 of the gate's 1 places: read its open responses to their end or close them before the next call"},
+		"it is read": {1, func(t *testing.T, ctx context.Context, gates *Gates) io.Closer {
+			response := open(t, ctx, gates)
+			_, err := io.ReadAll(response.(io.Reader))
 			require.NoError(t, err)
-			return response.Body
-		}, "the ticket's queue deadline passed; this activity itself has 1 of the gate's 1 places: read its open responses to their end or close them before the next call"},
-		"it is read": {1, func(t *testing.T, ctx context.Context, _ *Gates) io.Closer {
-			response, err := get(ctx)
-			require.NoError(t, err)
-			_, err = io.ReadAll(response.Body)
-			require.NoError(t, err)
-			return response.Body
+			return response
 		}, ""},
-		"there is another place": {2, func(t *testing.T, ctx context.Context, _ *Gates) io.Closer {
-			response, err := get(ctx)
-			require.NoError(t, err)
-			return response.Body
-		}, ""},
+		"there is another place": {2, open, ""},
 		"somebody else has the place": {1, func(t *testing.T, _ context.Context, gates *Gates) io.Closer {
 			l, err := gateOf(t, gates).Acquire(t.Context(), Request{})
 			require.NoError(t, err)

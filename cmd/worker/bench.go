@@ -87,10 +87,9 @@ on what else it does: compare those of one run.`,
 }
 
 func (p *program) benchThroughputCommand() *cobra.Command {
-	var f benchFlags
 	var callers int
 	var transport, mode string
-	c := &cobra.Command{
+	c := benchCommand(p, &cobra.Command{
 		Use:   "throughput",
 		Short: "Leases per second, beside a plain semaphore workflow",
 		Long: `Callers of one process take leases of one gate and give them back, in a loop; the
@@ -100,8 +99,7 @@ no exchange can be faster. Then the yardstick, for as long: a plain semaphore wo
 second server, with Temporal's own dynamic configuration.`,
 		Example: `  worker bench throughput --callers 1000
   worker bench throughput --callers 64 --transport signal --json`,
-		Args: args(0),
-		RunE: func(c *cobra.Command, _ []string) error {
+		PreRunE: func(c *cobra.Command, _ []string) error {
 			if err := inRange(c, "--callers", callers, 1, 100_000); err != nil {
 				return err
 			}
@@ -113,146 +111,111 @@ second server, with Temporal's own dynamic configuration.`,
 			if wrong := checkTelemetry(mode); wrong != "" {
 				return usageError{command: c.CommandPath(), text: wrong}
 			}
-			return runBench(p, c, f, func(ctx context.Context, o bench.Options) (r bench.ThroughputResult, err error) {
-				o.Transport = activities.ExchangeTransport(transport)
-				o.Telemetry, err = p.openTelemetry(ctx, telemetryFlags{mode: mode}, p.console, nil)
-				if err != nil {
-					return r, err
-				}
-				defer p.closeTelemetry(o.Telemetry)
-				return bench.Throughput(ctx, o, callers, f.lasts())
-			})
+			return nil
 		},
-	}
+	}, 10, func(ctx context.Context, o bench.Options, lasts time.Duration) (r bench.ThroughputResult, err error) {
+		o.Transport = activities.ExchangeTransport(transport)
+		o.Telemetry, err = p.openTelemetry(ctx, telemetryFlags{mode: mode}, p.console, nil)
+		if err != nil {
+			return r, err
+		}
+		defer p.closeTelemetry(o.Telemetry)
+		return bench.Throughput(ctx, o, callers, lasts)
+	})
 	c.Flags().IntVar(&callers, "callers", 64, "callers at once")
 	c.Flags().StringVar(&transport, "transport", string(activities.TransportUpdate), "how exchanges reach the gate: update or signal")
 	addTelemetry(c.Flags(), &mode, "as a worker has it, exporting what OTEL_... says")
-	f.add(c, 10)
 	return c
 }
 
 func (p *program) benchHoldersCommand() *cobra.Command {
-	var f benchFlags
-	c := &cobra.Command{
+	return benchCommand(p, &cobra.Command{
 		Use:   "holders",
 		Short: "1,200 callers over 1 to 100 holders",
 		Long: `1,200 callers take leases of one gate, spread over 1, 4, 12, 40 and 100 holders,
 each on a connection of its own, all started at once. The gate's limits don't bind.`,
-		Args: args(0),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return runBench(p, c, f, func(ctx context.Context, o bench.Options) (bench.HoldersResult, error) {
-				return bench.Holders(ctx, o, f.lasts())
-			})
-		},
-	}
-	f.add(c, 8)
-	return c
+	}, 8, bench.Holders)
 }
 
 func (p *program) benchWakeCommand() *cobra.Command {
-	var f benchFlags
-	c := &cobra.Command{
+	return benchCommand(p, &cobra.Command{
 		Use:   "wake",
 		Short: "From a release to the next holder's start",
 		Long: `Ten holders share a gate of cap 1; each holds it for 30 ms. Measured is the time
 from a release until the next holder's call starts.`,
-		Args: args(0),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return runBench(p, c, f, func(ctx context.Context, o bench.Options) (bench.WakeResult, error) {
-				return bench.Wake(ctx, o, f.lasts())
-			})
-		},
-	}
-	f.add(c, 10)
-	return c
+	}, 10, bench.Wake)
 }
 
 func (p *program) benchPacingCommand() *cobra.Command {
-	var f benchFlags
 	var rate int
-	c := &cobra.Command{
+	c := benchCommand(p, &cobra.Command{
 		Use:   "pacing",
 		Short: "A rate over two worker processes, beside Temporal's own",
 		Long: `Two worker processes with plenty of callers call a provider through a gate that
 paces them; the provider's record is judged. Then the same by the rate of a task
 queue (TaskQueueActivitiesPerSecond), over as many processes.`,
-		Args: args(0),
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := inRange(c, "--rate", rate, 1, 10_000); err != nil {
-				return err
-			}
-			return runBench(p, c, f, func(ctx context.Context, o bench.Options) (bench.PacingResult, error) {
-				return bench.Pacing(ctx, o, rate, f.lasts())
-			})
-		},
-	}
-	c.Flags().IntVar(&rate, "rate", 20, "calls per second")
-	f.add(c, 20)
+	}, 20, func(ctx context.Context, o bench.Options, lasts time.Duration) (bench.PacingResult, error) {
+		return bench.Pacing(ctx, o, rate, lasts)
+	})
+	number(c, &rate, "rate", 20, 1, 10_000, "calls per second")
 	return c
 }
 
 func (p *program) benchMixedCommand() *cobra.Command {
-	var f benchFlags
-	c := &cobra.Command{
+	return benchCommand(p, &cobra.Command{
 		Use:   "mixed",
 		Short: "Pacing, a cap, cooldowns and cancellations at once",
 		Long: `500 callers on two holders call a provider through a gate of 200 per second and 50
 in flight. Five times the provider answers 429 with "Retry-After: 2"; a fifth of the
 calls is cancelled while it is queued. Judged is whether anything was lost, and how
 long after a cooldown's end the first call starts.`,
-		Args: args(0),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return runBench(p, c, f, bench.Mixed)
-		},
-	}
-	f.add(c, 0)
-	return c
+	}, 0, func(ctx context.Context, o bench.Options, _ time.Duration) (bench.MixedResult, error) {
+		return bench.Mixed(ctx, o)
+	})
 }
 
 func (p *program) benchQueueCommand() *cobra.Command {
-	var f benchFlags
 	var tickets int
-	c := &cobra.Command{
+	c := benchCommand(p, &cobra.Command{
 		Use:   "queue",
 		Short: "A long queue: the gate's steps, and the state it carries over",
 		Long: `So many tickets wait at a gate of 50 per second, whose runs continue as new after 200
 events. Measured is how long the gate's workflow tasks take meanwhile, and the size
 of the state that a run hands to the next.`,
-		Args: args(0),
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := inRange(c, "--tickets", tickets, 1, 10_000); err != nil {
-				return err
-			}
-			return runBench(p, c, f, func(ctx context.Context, o bench.Options) (bench.QueueResult, error) {
-				return bench.Queue(ctx, o, tickets, f.lasts())
-			})
-		},
-	}
-	c.Flags().IntVar(&tickets, "tickets", 10_000, "tickets that wait")
-	f.add(c, 20)
+	}, 20, func(ctx context.Context, o bench.Options, lasts time.Duration) (bench.QueueResult, error) {
+		return bench.Queue(ctx, o, tickets, lasts)
+	})
+	number(c, &tickets, "tickets", 10_000, 1, 10_000, "tickets that wait")
 	return c
 }
 
 func (p *program) benchIdleCommand() *cobra.Command {
-	var f benchFlags
-	c := &cobra.Command{
+	return benchCommand(p, &cobra.Command{
 		Use:   "idle",
 		Short: "What a gate writes that nobody uses",
 		Long: `Two holders use a gate for two seconds and then stay idle. Counted are the events
 that its histories get from then on.`,
-		Args: args(0),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return runBench(p, c, f, func(ctx context.Context, o bench.Options) (bench.IdleResult, error) {
-				return bench.Idle(ctx, o, f.lasts())
-			})
-		},
-	}
-	f.add(c, 60)
+	}, 60, bench.Idle)
+}
+
+// benchCommand makes a benchmark's command of what is its own: the texts, further checks
+// in PreRunE, how long it measures (0: as long as its calls take), and the measurement.
+func benchCommand[R interface{ WriteTable(io.Writer) error }](p *program, c *cobra.Command, seconds int, measure func(context.Context, bench.Options, time.Duration) (R, error)) *cobra.Command {
+	var f benchFlags
+	c.Args = args(0)
+	c.RunE = func(c *cobra.Command, _ []string) error { return runBench(p, c, f, measure) }
+	f.add(c, seconds)
 	return c
 }
 
+// number adds a flag that is a number within a range.
+func number(c *cobra.Command, value *int, name string, standard, from, to int, usage string) {
+	c.Flags().IntVar(value, name, standard, usage)
+	c.PreRunE = func(c *cobra.Command, _ []string) error { return inRange(c, "--"+name, *value, from, to) }
+}
+
 // runBench runs a benchmark and prints what it measured.
-func runBench[R interface{ WriteTable(io.Writer) error }](p *program, c *cobra.Command, f benchFlags, measure func(context.Context, bench.Options) (R, error)) error {
+func runBench[R interface{ WriteTable(io.Writer) error }](p *program, c *cobra.Command, f benchFlags, measure func(context.Context, bench.Options, time.Duration) (R, error)) error {
 	if err := f.check(c); err != nil {
 		return err
 	}
@@ -268,7 +231,7 @@ func runBench[R interface{ WriteTable(io.Writer) error }](p *program, c *cobra.C
 	if p.verbose {
 		o.Log = p.console
 	}
-	r, err := measure(ctx, o)
+	r, err := measure(ctx, o, f.lasts())
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w before the benchmark was over", errInterrupted)
