@@ -6,8 +6,8 @@ import "time"
 // becomes admissible within the look-ahead is admitted.
 func (s *Scheduler) Advance(now Instant) {
 	now = s.observe(now)
-	for len(s.due) > 0 && s.due[0].at <= now {
-		s.end(s.due[0].i, now)
+	for next := s.nextDue(); next.at <= now; next = s.nextDue() {
+		s.end(next.i, now)
 	}
 	s.expireHolders(now)
 	i := s.focus(now)
@@ -51,6 +51,10 @@ func (s *Scheduler) first() int32 {
 // it if that can't be before its deadline. It reports whether the head has gone.
 func (s *Scheduler) admitHead(i int32, now Instant) bool {
 	e := &s.q.entries[i]
+	held := s.held(e, now)
+	if held && e.deadline == 0 {
+		return false // most steps end here, and needn't know when it could be
+	}
 	t := s.earliest(i, now)
 	start := t
 	if s.limits.Pacing.Spaced() {
@@ -61,7 +65,7 @@ func (s *Scheduler) admitHead(i int32, now Instant) bool {
 		s.drop(i)
 		return true
 	}
-	if t > now.Add(s.ahead()) || s.held(e, now) {
+	if held || t > now.Add(s.ahead()) {
 		return false
 	}
 	s.admit(i, start)
@@ -97,34 +101,21 @@ func (s *Scheduler) earliest(i int32, now Instant) Instant {
 	return t
 }
 
-// preload reads what the next admission and its release will need. In a long
-// queue that lies in memory that no cache holds; read now, while there is other
-// work, nobody waits for it.
-func (s *Scheduler) preload(next int32) {
-	if next == none {
-		return
-	}
-	e := &s.q.entries[next]
-	keys := &s.names[nameKey]
-	s.preloaded = e.arrival ^ uint64(e.startAt) ^ uint64(keys.slots[keys.home(hashKey(&e.key))].hash)
-}
-
 // admit turns the ticket into a lease that starts at t.
 func (s *Scheduler) admit(i int32, t Instant) {
 	s.account(i, t)
 	s.head = none
 	s.q.dequeue(i)
 	s.queued--
-	s.preload(s.q.head)
 	e := &s.q.entries[i]
 	h := &s.holders[e.holder]
-	h.queued.remove(&s.q.costs[i], len(s.limits.Budgets))
+	h.queued.remove(s.q.cost(i), len(s.limits.Budgets))
 	h.leased++
 	s.leases++
 	s.charge(i, t, s.leases)
 	e.state, e.lease, e.startAt, e.expires = entryLeased, s.leases, t, t.Add(s.limits.MaxHold)
 	e.generation++
-	s.names[nameLease].put(hashLease(e.lease), i)
+	s.names.leases.put(e.lease, 0, i)
 	s.inUse += int64(e.weight)
 	s.Counters.Admissions++
 	s.schedule(i)
@@ -157,10 +148,7 @@ func (s *Scheduler) NextWake() Instant {
 }
 
 func (s *Scheduler) nextWake() Instant {
-	wake := Never
-	if len(s.due) > 0 {
-		wake = s.due[0].at
-	}
+	wake := s.nextDue().at
 	for i := range s.holders {
 		if h := &s.holders[i]; h.id != "" && (h.leased > 0 || h.queued.tickets > 0) {
 			wake = min(wake, s.expiry(h))

@@ -52,12 +52,18 @@ func BenchmarkSteadyState(b *testing.B) {
 			number := uint64(n + 8)
 			now := testEpoch
 			at := 0
+			requests := make([]Request, len(leases)) // as an exchange brings several
 			b.ReportAllocs()
 			b.ResetTimer()
 			for range b.N {
 				now += 1000
-				number++
-				if err := s.Acquire(now, h, request(number)); err != nil {
+				if at == 0 {
+					for i := range requests {
+						number++
+						requests[i] = request(number)
+					}
+				}
+				if err := s.Acquire(now, h, requests[at]); err != nil {
 					b.Fatal(err)
 				}
 				s.Release(now, h, leases[at], 0, Feedback{Asked: -1})

@@ -1,13 +1,21 @@
 package admission
 
-// dueHeap orders what happens by itself: ends of leases, deadlines, ends of
-// parked tickets.
-type dueHeap []dueItem
+// due is what happens by itself: ends of leases, deadlines, ends of parked
+// tickets. Nearly all of it is ends of leases, and these come in order, as a
+// lease starts after the one before it and may last as long: they stand in a
+// line. What would not stand at its tail when it comes is in a heap.
+type due struct {
+	line
+	heap []dueItem
+}
 
 type dueItem struct {
 	at Instant
 	i  int32 // entry
 }
+
+// lined is the entry.due of a lease in the line, for a position in the heap.
+const lined int32 = -2
 
 // dueAt is when something happens to the entry by itself; 0: never.
 func (s *Scheduler) dueAt(e *entry) Instant {
@@ -26,34 +34,16 @@ func (s *Scheduler) dueAt(e *entry) Instant {
 	return e.deadline
 }
 
-// schedule brings an entry's place in the heap up to date.
-func (s *Scheduler) schedule(i int32) {
-	e := &s.q.entries[i]
-	at := s.dueAt(e)
-	switch {
-	case at == 0:
-		s.unschedule(i)
-	case e.due == none:
-		s.due = append(s.due, dueItem{at, i})
-		s.siftUp(int32(len(s.due)-1), dueItem{at, i})
-	default:
-		s.replaceDue(e.due, dueItem{at, i})
+// nextDue is what happens first; at Never nothing does.
+func (s *Scheduler) nextDue() dueItem {
+	first := dueItem{Never, none}
+	if i := s.due.head; i != none {
+		first = dueItem{s.q.entries[i].expires, i}
 	}
-}
-
-func (s *Scheduler) unschedule(i int32) {
-	e := &s.q.entries[i]
-	at := e.due
-	if at == none {
-		return
+	if len(s.due.heap) > 0 && (first.i == none || s.before(s.due.heap[0], first)) {
+		first = s.due.heap[0]
 	}
-	e.due = none
-	last := int32(len(s.due) - 1)
-	item := s.due[last]
-	s.due = s.due[:last]
-	if at < last {
-		s.replaceDue(at, item)
-	}
+	return first
 }
 
 // before orders by instant, then by arrival, so that equal instants end in one
@@ -62,13 +52,46 @@ func (s *Scheduler) before(a, b dueItem) bool {
 	return a.at < b.at || a.at == b.at && s.q.entries[a.i].arrival < s.q.entries[b.i].arrival
 }
 
+// schedule puts an entry where what happens to it now belongs.
+func (s *Scheduler) schedule(i int32) {
+	s.unschedule(i)
+	e := &s.q.entries[i]
+	item := dueItem{s.dueAt(e), i}
+	switch tail := s.due.tail; {
+	case item.at == 0:
+	case e.state == entryLeased && e.parkedAt == 0 && (tail == none || s.before(dueItem{s.q.entries[tail].expires, tail}, item)):
+		e.due = lined
+		s.q.link(&s.due.line, i, none)
+	default:
+		s.due.heap = append(s.due.heap, item)
+		s.siftUp(int32(len(s.due.heap)-1), item)
+	}
+}
+
+func (s *Scheduler) unschedule(i int32) {
+	switch at := s.q.entries[i].due; at {
+	case none:
+	case lined:
+		s.q.entries[i].due = none
+		s.q.unlink(&s.due.line, i)
+	default:
+		s.q.entries[i].due = none
+		last := int32(len(s.due.heap) - 1)
+		item := s.due.heap[last]
+		s.due.heap = s.due.heap[:last]
+		if at < last {
+			s.replaceDue(at, item)
+		}
+	}
+}
+
 func (s *Scheduler) placeDue(at int32, item dueItem) {
-	s.due[at] = item
+	s.due.heap[at] = item
 	s.q.entries[item.i].due = at
 }
 
 func (s *Scheduler) replaceDue(at int32, item dueItem) {
-	if at > 0 && s.before(item, s.due[(at-1)/2]) {
+	if at > 0 && s.before(item, s.due.heap[(at-1)/2]) {
 		s.siftUp(at, item)
 	} else {
 		s.siftDown(at, item)
@@ -78,39 +101,42 @@ func (s *Scheduler) replaceDue(at int32, item dueItem) {
 func (s *Scheduler) siftUp(at int32, item dueItem) {
 	for at > 0 {
 		parent := (at - 1) / 2
-		if !s.before(item, s.due[parent]) {
+		if !s.before(item, s.due.heap[parent]) {
 			break
 		}
-		s.placeDue(at, s.due[parent])
+		s.placeDue(at, s.due.heap[parent])
 		at = parent
 	}
 	s.placeDue(at, item)
 }
 
 func (s *Scheduler) siftDown(at int32, item dueItem) {
+	heap := s.due.heap
 	for {
 		child := 2*at + 1
-		if child >= int32(len(s.due)) {
+		if child >= int32(len(heap)) {
 			break
 		}
-		if child+1 < int32(len(s.due)) && s.before(s.due[child+1], s.due[child]) {
+		if child+1 < int32(len(heap)) && s.before(heap[child+1], heap[child]) {
 			child++
 		}
-		if !s.before(s.due[child], item) {
+		if !s.before(heap[child], item) {
 			break
 		}
-		s.placeDue(at, s.due[child])
+		s.placeDue(at, heap[child])
 		at = child
 	}
 	s.placeDue(at, item)
 }
 
-// rebuildDue orders the heap anew after a change of what is due when.
+// rebuildDue orders the heap anew after a change of what is due when; that of
+// the line doesn't change.
 func (s *Scheduler) rebuildDue() {
-	for at := range s.due {
-		s.due[at].at = s.dueAt(&s.q.entries[s.due[at].i])
+	heap := s.due.heap
+	for at := range heap {
+		heap[at].at = s.dueAt(&s.q.entries[heap[at].i])
 	}
-	for at := len(s.due) - 1; at >= 0; at-- {
-		s.siftDown(int32(at), s.due[at])
+	for at := len(heap) - 1; at >= 0; at-- {
+		s.siftDown(int32(at), heap[at])
 	}
 }

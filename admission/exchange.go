@@ -298,7 +298,7 @@ func (s *Scheduler) presentLease(now Instant, h HolderRef, p *Present) {
 		s.supersede(now, owner)
 	}
 	var cost costs
-	if s.costs(&p.Request, 1, &cost).Kind != 0 {
+	if s.costs(&p.Request, 1, &cost) != nil {
 		cost = costs{}
 	}
 	i := s.q.alloc()
@@ -318,12 +318,13 @@ func (s *Scheduler) presentLease(now Instant, h HolderRef, p *Present) {
 			s.budgets[b].take(e.startAt, s.leases+1, cost[b], rate) // all leases see it
 		}
 	}
-	s.q.costs[i], s.q.labels[i] = cost, cut(p.Label)
+	s.q.labels[i] = cut(p.Label)
+	s.q.setCost(i, &cost)
 	s.arrives(i, now, 0, 0)
 	s.labels += int64(len(s.q.labels[i]))
 	s.inUse += int64(e.weight)
-	s.names[nameLease].put(hashLease(e.lease), i)
-	s.number(i)
+	s.names.leases.put(e.lease, 0, i)
+	s.names.numbers.put(e.number, e.holder, i)
 	if s.byKey(&e.key) == none {
 		s.own(i)
 	}

@@ -143,19 +143,20 @@ func (s *Scheduler) requeue(i int32, now Instant) bool {
 	s.freePlace(e, i)
 	h := &s.holders[e.holder]
 	h.leased--
+	s.unschedule(i)
 	e.lease, e.startAt, e.expires, e.parkedAt, e.spent = 0, 0, 0, 0, false
 	e.accounted = max(now, e.accounted)
 	s.q.enqueue(i)
 	s.queued++
-	h.queued.add(&s.q.costs[i], len(s.limits.Budgets))
+	h.queued.add(s.q.cost(i), len(s.limits.Budgets))
 	s.schedule(i)
 	owner := s.byKey(&e.key)
 	if owner != none && owner != i {
 		s.supersede(now, i)
 		return false
 	}
-	if refusal := s.neverAdmissible(int64(e.weight), &s.q.costs[i]); refusal.Kind != 0 {
-		s.refuseQueued(now, i, refusal)
+	if refusal := s.neverAdmissible(int64(e.weight), s.q.cost(i)); refusal != nil {
+		s.refuseQueued(now, i, *refusal)
 		s.drop(i)
 		return false
 	}
@@ -167,7 +168,7 @@ func (s *Scheduler) requeue(i int32, now Instant) bool {
 
 // freePlace gives a lease's place to others.
 func (s *Scheduler) freePlace(e *entry, i int32) {
-	s.names[nameLease].remove(hashLease(e.lease), i)
+	s.names.leases.remove(e.lease, 0)
 	s.inUse -= int64(e.weight)
 	if s.leased() == 0 {
 		for b := range s.limits.Budgets {
@@ -195,7 +196,7 @@ func (s *Scheduler) move(now Instant, i int32, h HolderRef, r *Request) {
 	e.holder, e.number, e.attempt = int32(h), r.Number, r.Attempt
 	e.generation++
 	s.holders[h].leased++
-	s.number(i)
+	s.names.numbers.put(e.number, e.holder, i)
 	if s.since(2) {
 		e.parkedAt, e.spent = 0, true
 		s.q.forgetWaits(i)

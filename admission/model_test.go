@@ -664,7 +664,7 @@ func (m *model) fresh(t *oTicket) bool {
 // checkTallies counts anew what the scheduler keeps count of.
 func (m *model) checkTallies() error {
 	s := m.s
-	var queued, leased, parked, chained int
+	var queued, leased, parked, chained, ends int
 	var labels int64
 	tallies := make([]tally, len(s.holders))
 	for i := range s.q.entries {
@@ -678,7 +678,7 @@ func (m *model) checkTallies() error {
 				parked++
 			}
 			if e.holder != none {
-				tallies[e.holder].add(&s.q.costs[i], MaxBudgets)
+				tallies[e.holder].add(s.q.cost(int32(i)), len(s.limits.Budgets))
 			}
 		case entryLeased:
 			leased++
@@ -691,11 +691,22 @@ func (m *model) checkTallies() error {
 		}
 		labels += int64(len(s.q.labels[i]))
 		if at := s.dueAt(e); at != 0 {
-			chained++
-			if s.due[e.due].i != int32(i) || s.due[e.due].at != at {
+			if e.due == lined {
+				ends++
+			} else if s.due.heap[e.due] != (dueItem{at, int32(i)}) {
 				return fmt.Errorf("ticket %d is not in its place among what is due", e.number)
+			} else {
+				chained++
 			}
 		}
+	}
+	var before dueItem
+	for i := s.due.head; i != none; i = s.q.entries[i].next {
+		next := dueItem{s.dueAt(&s.q.entries[i]), i}
+		if ends--; s.q.entries[i].due != lined || before.at != 0 && !s.before(before, next) {
+			return fmt.Errorf("ticket %d is not in its place in the line of ends", s.q.entries[i].number)
+		}
+		before = next
 	}
 	notices := 0
 	for i := range s.holders {
@@ -704,9 +715,9 @@ func (m *model) checkTallies() error {
 		}
 		notices += len(s.holders[i].outbox)
 	}
-	if queued != s.queued || leased != s.leased() || parked != s.parked || chained != len(s.due) || labels != s.labels || notices != s.notices {
-		return fmt.Errorf("counts: queued %d %d leased %d %d parked %d %d due %d %d labels %d %d notices %d %d",
-			queued, s.queued, leased, s.leased(), parked, s.parked, chained, len(s.due), labels, s.labels, notices, s.notices)
+	if queued != s.queued || leased != s.leased() || parked != s.parked || chained != len(s.due.heap) || ends != 0 || labels != s.labels || notices != s.notices {
+		return fmt.Errorf("counts: queued %d %d leased %d %d parked %d %d due %d %d ends %d labels %d %d notices %d %d",
+			queued, s.queued, leased, s.leased(), parked, s.parked, chained, len(s.due.heap), ends, labels, s.labels, notices, s.notices)
 	}
 	return nil
 }

@@ -5,119 +5,36 @@ import (
 	"math/bits"
 )
 
-// Three names lead to an entry. The tables are open-addressed over hashes that
-// stand beside the index, so a look-up seldom touches an entry that it doesn't
-// want, and a steady state allocates nothing: together half the time of maps.
-// Keys and numbers come from workers of one namespace; a worker that made them
-// collide on purpose would only slow its own gate.
-const (
-	nameKey    = iota // the key, to the ticket that owns it
-	nameNumber        // a holder's number for its ticket or lease
-	nameLease         // a lease
-	numNames
-)
-
-// names is one of the tables: linear probing, at most half full, and in the
-// order of Robin Hood: no entry is further from its home than the one that it
-// passed. So a gap closes at the next entry that is at home, which with numbers
-// in sequence is the next one.
+// names lead to entries: the key to the ticket that owns it, a holder's number
+// to its ticket or lease, and a lease's ID to the lease. The tables are
+// open-addressed, with linear probing, at most half full; a look-up seldom
+// touches an entry that it doesn't want, and a steady state allocates nothing:
+// together half the time of maps. Keys and numbers come from workers of one
+// namespace; a worker that made them collide on purpose would only slow its own
+// gate.
 type names struct {
-	slots []nameSlot // a power of two of them; an entry is at the slot hash mod that, or soon after
-	used  int
-}
-
-type nameSlot struct {
-	hash uint32
-	at   int32 // the entry's index plus one; 0: empty
+	keys    keys
+	numbers serials // each holder's own
+	leases  serials
 }
 
 const (
-	leastSlots = 16
-	spread     = 0x9E3779B97F4A7C15 // 2^64 over the golden ratio
+	leastKeys   = 32
+	leastBlocks = 8
+	spread      = 0x9E3779B97F4A7C15 // 2^64 over the golden ratio
 )
 
-func hashKey(k *Key) uint32 {
-	return uint32((binary.LittleEndian.Uint64(k[:8]) ^ bits.RotateLeft64(binary.LittleEndian.Uint64(k[8:]), 31)) * spread >> 32)
-}
-
-// Numbers and leases come in sequence: eight in a row share a cache line.
-func hashNumber(number uint64, holder int32) uint32 {
-	return uint32((number>>3^uint64(holder)<<40)*spread>>32)<<3 | uint32(number&7)
-}
-
-func hashLease(lease uint64) uint32 { return hashNumber(lease, 0) }
-
-func newNames(slots int) names { return names{slots: make([]nameSlot, slots)} }
-
-// home is where to begin to look.
-func (t *names) home(hash uint32) uint32 { return hash & uint32(len(t.slots)-1) }
-
-// after is the slot to look at next.
-func (t *names) after(slot uint32) uint32 { return (slot + 1) & uint32(len(t.slots)-1) }
-
-// away is how far the entry in a slot is from its home.
-func (t *names) away(slot uint32) uint32 {
-	return (slot - t.home(t.slots[slot].hash)) & uint32(len(t.slots)-1)
-}
-
-// put makes the entry findable under a hash.
-func (t *names) put(hash uint32, i int32) {
-	if 2*t.used >= len(t.slots) {
-		t.grow()
+func newNames() names {
+	return names{
+		keys:    keys{slots: make([]keySlot, leastKeys)},
+		numbers: serials{blocks: make([]block, leastBlocks)},
+		leases:  serials{blocks: make([]block, leastBlocks)},
 	}
-	t.used++
-	if slot := &t.slots[t.home(hash)]; slot.at == 0 {
-		*slot = nameSlot{hash, i + 1}
-		return
-	}
-	t.insert(hash, i)
-}
-
-func (t *names) grow() {
-	old := t.slots
-	t.slots = make([]nameSlot, 2*len(old))
-	for _, was := range old {
-		if was.at != 0 {
-			t.insert(was.hash, was.at-1)
-		}
-	}
-}
-
-func (t *names) insert(hash uint32, i int32) {
-	in, away := nameSlot{hash, i + 1}, uint32(0)
-	slot := t.home(hash)
-	for ; t.slots[slot].at != 0; slot, away = t.after(slot), away+1 {
-		if there := t.away(slot); there < away {
-			in, t.slots[slot] = t.slots[slot], in
-			away = there
-		}
-	}
-	t.slots[slot] = in
-}
-
-// remove takes out an entry that is in the table, and closes the gap.
-func (t *names) remove(hash uint32, i int32) {
-	gap := t.home(hash)
-	for t.slots[gap].at != i+1 {
-		gap = t.after(gap)
-	}
-	for next := t.after(gap); t.slots[next].at != 0 && t.away(next) > 0; next = t.after(next) {
-		t.slots[gap] = t.slots[next]
-		gap = next
-	}
-	t.slots[gap] = nameSlot{}
-	t.used--
-}
-
-// number makes the entry its holder's ticket of that number.
-func (s *Scheduler) number(i int32) {
-	e := &s.q.entries[i]
-	s.names[nameNumber].put(hashNumber(e.number, e.holder), i)
 }
 
 // byKey finds the ticket that owns a key, or none.
 func (s *Scheduler) byKey(k *Key) int32 {
-	t, hash := &s.names[nameKey], hashKey(k)
+	t, hash := &s.names.keys, hashKey(k)
 	for slot := t.home(hash); ; slot = t.after(slot) {
 		switch in := t.slots[slot]; {
 		case in.at == 0:
@@ -130,47 +47,173 @@ func (s *Scheduler) byKey(k *Key) int32 {
 
 // byNumber finds a holder's ticket or lease, or none.
 func (s *Scheduler) byNumber(h HolderRef, number uint64) int32 {
-	t, hash := &s.names[nameNumber], hashNumber(number, int32(h))
-	for slot := t.home(hash); ; slot = t.after(slot) {
-		in := t.slots[slot]
-		if in.at == 0 {
-			return none
-		}
-		if in.hash == hash {
-			if e := &s.q.entries[in.at-1]; e.number == number && e.holder == int32(h) {
-				return in.at - 1
-			}
-		}
-	}
+	return s.names.numbers.find(number, int32(h))
 }
 
 // byLease finds a lease, or none.
-func (s *Scheduler) byLease(lease uint64) int32 {
-	t, hash := &s.names[nameLease], hashLease(lease)
-	for slot := t.home(hash); ; slot = t.after(slot) {
-		switch in := t.slots[slot]; {
-		case in.at == 0:
-			return none
-		case in.hash == hash && s.q.entries[in.at-1].lease == lease:
-			return in.at - 1
-		}
-	}
-}
+func (s *Scheduler) byLease(lease uint64) int32 { return s.names.leases.find(lease, 0) }
 
 // leased counts the leases.
-func (s *Scheduler) leased() int { return s.names[nameLease].used }
+func (s *Scheduler) leased() int { return s.names.leases.n }
 
 // own makes the entry the one that its key stands for.
 func (s *Scheduler) own(i int32) {
 	e := &s.q.entries[i]
-	s.names[nameKey].put(hashKey(&e.key), i)
+	s.names.keys.put(hashKey(&e.key), i)
 	e.owner = true
 }
 
 // disinherit lets another entry have the key.
 func (s *Scheduler) disinherit(i int32) {
 	if e := &s.q.entries[i]; e.owner {
-		s.names[nameKey].remove(hashKey(&e.key), i)
+		s.names.keys.remove(hashKey(&e.key), i)
 		e.owner = false
+	}
+}
+
+// keys finds entries by the hashes of their keys.
+type keys struct {
+	slots []keySlot // a power of two of them; an entry is at the slot hash mod that, or soon after
+	used  int
+}
+
+type keySlot struct {
+	hash uint32
+	at   int32 // the entry's index plus one; 0: empty
+}
+
+func hashKey(k *Key) uint32 {
+	return uint32((binary.LittleEndian.Uint64(k[:8]) ^ bits.RotateLeft64(binary.LittleEndian.Uint64(k[8:]), 31)) * spread >> 32)
+}
+
+// home is where to begin to look.
+func (t *keys) home(hash uint32) uint32 { return hash & uint32(len(t.slots)-1) }
+
+// after is the slot to look at next.
+func (t *keys) after(slot uint32) uint32 { return (slot + 1) & uint32(len(t.slots)-1) }
+
+// put makes the entry findable under a hash.
+func (t *keys) put(hash uint32, i int32) {
+	if 2*t.used >= len(t.slots) {
+		old := t.slots
+		*t = keys{slots: make([]keySlot, 2*len(old))}
+		for _, was := range old {
+			if was.at != 0 {
+				t.put(was.hash, was.at-1)
+			}
+		}
+	}
+	slot := t.home(hash)
+	for t.slots[slot].at != 0 {
+		slot = t.after(slot)
+	}
+	t.slots[slot] = keySlot{hash, i + 1}
+	t.used++
+}
+
+// remove takes out an entry that is in the table, and closes the gap.
+func (t *keys) remove(hash uint32, i int32) {
+	gap := t.home(hash)
+	for t.slots[gap].at != i+1 {
+		gap = t.after(gap)
+	}
+	for next := t.after(gap); t.slots[next].at != 0; next = t.after(next) {
+		if closes(gap, next, t.home(t.slots[next].hash), len(t.slots)) {
+			t.slots[gap] = t.slots[next]
+			gap = next
+		}
+	}
+	t.slots[gap] = keySlot{}
+	t.used--
+}
+
+// closes reports whether what stands at a slot may move up to a gap before it:
+// its home doesn't lie between the two.
+func closes(gap, slot, home uint32, slots int) bool {
+	mask := uint32(slots - 1)
+	return (slot-home)&mask >= (slot-gap)&mask
+}
+
+// serials finds entries by numbers that come in sequence, each owner's own.
+// Eight in a row are one block: what comes next is where the last one was.
+type serials struct {
+	blocks []block // a power of two of them
+	used   int     // blocks that aren't empty
+	n      int     // numbers
+}
+
+type block struct {
+	of    uint64 // its numbers over eight
+	owner int32
+	live  int32    // of its numbers; 0: it is empty
+	at    [8]int32 // the entry's index plus one; 0: none
+}
+
+func (t *serials) home(of uint64, owner int32) uint32 {
+	return uint32((of^uint64(owner)<<40)*spread>>32) & uint32(len(t.blocks)-1)
+}
+
+func (t *serials) after(slot uint32) uint32 { return (slot + 1) & uint32(len(t.blocks)-1) }
+
+// slot is where a number's block is, or the empty one where it would be.
+func (t *serials) slot(number uint64, owner int32) uint32 {
+	slot := t.home(number>>3, owner)
+	for {
+		if b := &t.blocks[slot]; b.live == 0 || b.of == number>>3 && b.owner == owner {
+			return slot
+		}
+		slot = t.after(slot)
+	}
+}
+
+// find returns the entry that has a number, or none.
+func (t *serials) find(number uint64, owner int32) int32 {
+	return t.blocks[t.slot(number, owner)].at[number&7] - 1
+}
+
+// put gives an entry a number that no other has.
+func (t *serials) put(number uint64, owner, i int32) {
+	b := &t.blocks[t.slot(number, owner)]
+	if b.live == 0 {
+		if 2*t.used >= len(t.blocks) {
+			t.grow()
+			b = &t.blocks[t.slot(number, owner)]
+		}
+		b.of, b.owner = number>>3, owner
+		t.used++
+	}
+	b.at[number&7] = i + 1
+	b.live++
+	t.n++
+}
+
+func (t *serials) grow() {
+	old := t.blocks
+	t.blocks = make([]block, 2*len(old))
+	for i := range old {
+		if b := &old[i]; b.live != 0 {
+			t.blocks[t.slot(b.of<<3, b.owner)] = *b
+		}
+	}
+}
+
+// remove takes a number from the entry that has it, and closes the gap that an
+// empty block leaves.
+func (t *serials) remove(number uint64, owner int32) {
+	gap := t.slot(number, owner)
+	b := &t.blocks[gap]
+	b.at[number&7] = 0
+	b.live--
+	t.n--
+	if b.live > 0 {
+		return
+	}
+	t.used--
+	for next := t.after(gap); t.blocks[next].live != 0; next = t.after(next) {
+		if b := &t.blocks[next]; closes(gap, next, t.home(b.of, b.owner), len(t.blocks)) {
+			t.blocks[gap] = *b
+			*b = block{}
+			gap = next
+		}
 	}
 }

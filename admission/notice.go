@@ -191,8 +191,12 @@ func (s *Scheduler) Confirm(h HolderRef, n uint64) {
 	for seen < len(holder.outbox) && holder.outbox[seen].N <= holder.confirmed {
 		seen++
 	}
+	if seen == 0 {
+		return
+	}
 	s.notices -= seen
-	holder.outbox = append(holder.outbox[:0], holder.outbox[seen:]...)
+	left := copy(holder.outbox, holder.outbox[seen:])
+	holder.outbox = holder.outbox[:left]
 }
 
 // dropDeadGrants takes back grants whose lease has ended before the holder

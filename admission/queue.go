@@ -22,9 +22,9 @@ type entry struct {
 	number    uint64 // the holder's own small integer for the ticket
 	arrival   uint64
 	holder    int32 // index into holders; none: parked
-	next      int32 // in the queue, or in the free list
+	next      int32 // in the queue, in the line of ends, or in the free list
 	prev      int32
-	due       int32 // position in the due heap; none: not there
+	due       int32 // position in the heap of what is due; lined; none: nothing is
 	weight    int32 // at most MaxInFlightBound
 	attempt   int32
 	state     entryState
@@ -56,17 +56,18 @@ type arrival struct {
 
 // slab holds the entries and the queue threaded through them.
 type slab struct {
-	entries    []entry
-	labels     []string // of the entry with the same index, as are costs and arrived
-	costs      []costs
-	arrived    []arrival
-	waits      []Waits // of the entries that have waited
-	freeWaits  []int32
-	free       int32
-	head, tail int32
+	entries   []entry
+	labels    []string // of the entry with the same index, as are arrived and costs
+	arrived   []arrival
+	costly    bool    // there are budgets
+	costs     []costs // if costly
+	waits     []Waits // of the entries that have waited
+	freeWaits []int32
+	free      int32
+	line      // the queue
 }
 
-func newSlab() slab { return slab{free: none, head: none, tail: none} }
+func newSlab() slab { return slab{free: none, line: emptyLine} }
 
 // alloc returns a free entry; the caller overwrites it whole.
 func (q *slab) alloc() int32 {
@@ -76,9 +77,25 @@ func (q *slab) alloc() int32 {
 	}
 	q.entries = append(q.entries, entry{})
 	q.labels = append(q.labels, "")
-	q.costs = append(q.costs, costs{})
+	if q.costly {
+		q.costs = append(q.costs, costs{})
+	}
 	q.arrived = append(q.arrived, arrival{})
 	return int32(len(q.entries) - 1)
+}
+
+// cost is what the entry takes of each budget; nil where there is none.
+func (q *slab) cost(i int32) *costs {
+	if !q.costly {
+		return nil
+	}
+	return &q.costs[i]
+}
+
+func (q *slab) setCost(i int32, cost *costs) {
+	if q.costly {
+		q.costs[i] = *cost
+	}
 }
 
 func (q *slab) release(i int32) {
@@ -126,36 +143,49 @@ func (q *slab) waiting(i int32) *Waits {
 func (q *slab) enqueue(i int32) {
 	e := &q.entries[i]
 	e.state = entryQueued
-	before := none // the entry that e stands before
+	before := none
 	if q.tail != none && q.entries[q.tail].arrival > e.arrival {
 		before = q.head
 		for q.entries[before].arrival < e.arrival {
 			before = q.entries[before].next
 		}
 	}
+	q.link(&q.line, i, before)
+}
+
+func (q *slab) dequeue(i int32) { q.unlink(&q.line, i) }
+
+// line is a list of entries, threaded through them; each is in one at most.
+type line struct{ head, tail int32 }
+
+var emptyLine = line{none, none}
+
+// link puts an entry before another one, or at the tail before none.
+func (q *slab) link(l *line, i, before int32) {
+	e := &q.entries[i]
 	e.next = before
 	if before == none {
-		e.prev, q.tail = q.tail, i
+		e.prev, l.tail = l.tail, i
 	} else {
 		e.prev = q.entries[before].prev
 		q.entries[before].prev = i
 	}
 	if e.prev == none {
-		q.head = i
+		l.head = i
 	} else {
 		q.entries[e.prev].next = i
 	}
 }
 
-func (q *slab) dequeue(i int32) {
+func (q *slab) unlink(l *line, i int32) {
 	e := &q.entries[i]
 	if e.prev == none {
-		q.head = e.next
+		l.head = e.next
 	} else {
 		q.entries[e.prev].next = e.next
 	}
 	if e.next == none {
-		q.tail = e.prev
+		l.tail = e.prev
 	} else {
 		q.entries[e.next].prev = e.prev
 	}

@@ -26,9 +26,9 @@ func (s *Scheduler) SetLimits(now Instant, limits Limits) error {
 	for i := s.q.head; i != none; {
 		e := &s.q.entries[i]
 		next := e.next
-		if refusal := s.neverAdmissible(int64(e.weight), &s.q.costs[i]); refusal.Kind != 0 {
+		if refusal := s.neverAdmissible(int64(e.weight), s.q.cost(i)); refusal != nil {
 			if e.holder != none {
-				s.refuseQueued(now, i, refusal)
+				s.refuseQueued(now, i, *refusal)
 			}
 			s.drop(i)
 		}
@@ -51,6 +51,11 @@ func (s *Scheduler) rebase(now Instant, old *Limits) {
 		}
 	}
 	s.budgets = budgets
+	was := s.q.costs
+	s.q.costs = nil
+	if s.q.costly = len(s.limits.Budgets) > 0; s.q.costly {
+		s.q.costs = make([]costs, len(s.q.entries))
+	}
 	for i := range s.holders {
 		s.holders[i].queued = tally{}
 	}
@@ -59,15 +64,13 @@ func (s *Scheduler) rebase(now Instant, old *Limits) {
 		if e.state == entryFree {
 			continue
 		}
-		was := s.q.costs[i]
-		s.q.costs[i] = costs{}
 		for o := range old.Budgets {
 			if b := to[o]; b >= 0 {
-				s.q.costs[i][b] = was[o]
+				s.q.costs[i][b] = was[i][o]
 			}
 		}
 		if e.state == entryQueued && e.holder != none {
-			s.holders[e.holder].queued.add(&s.q.costs[i], len(s.limits.Budgets))
+			s.holders[e.holder].queued.add(s.q.cost(int32(i)), len(s.limits.Budgets))
 		}
 	}
 	for i := range s.q.waits {

@@ -66,17 +66,16 @@ type Scheduler struct {
 	armed      Instant // when the next step is due, as last computed
 	learnUntil Instant
 
-	q         slab
-	due       dueHeap
-	names     [numNames]names
-	arrivals  uint64
-	leases    uint64 // the last lease ID given out
-	preloaded uint64 // see preload; means nothing
-	counter   uint64 // state counter: transitions of exchanges
-	queued    int
-	parked    int
-	labels    int64 // bytes of all labels, for the bound on the state
-	notices   int   // in all outboxes, likewise
+	q        slab
+	due      due
+	names    names
+	arrivals uint64
+	leases   uint64 // the last lease ID given out
+	counter  uint64 // state counter: transitions of exchanges
+	queued   int
+	parked   int
+	labels   int64 // bytes of all labels, for the bound on the state
+	notices  int   // in all outboxes, likewise
 
 	holders    []holder // by index; free ones have an empty id
 	holderByID map[string]int32
@@ -115,17 +114,14 @@ func New(now Instant, limits Limits, opts Options) (*Scheduler, error) {
 	s := empty()
 	s.rules, s.limits, s.unbounded = opts.Rules, limits, opts.Unbounded
 	s.now, s.learnUntil = now, opts.LearnUntil
+	s.q.costly = len(limits.Budgets) > 0
 	s.leases = freshLeases(now)
 	s.counter = 1
 	return s, nil
 }
 
 func empty() *Scheduler {
-	s := &Scheduler{q: newSlab(), head: none, holderByID: map[string]int32{}}
-	for name := range s.names {
-		s.names[name] = newNames(leastSlots)
-	}
-	return s
+	return &Scheduler{q: newSlab(), due: due{line: emptyLine}, names: newNames(), head: none, holderByID: map[string]int32{}}
 }
 
 // freshLeases is a lease ID that no earlier run of the gate has come to: no

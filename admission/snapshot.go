@@ -137,6 +137,7 @@ func Restore(data []byte) (*Scheduler, error) {
 	if err := s.limits.Validate(); r.failed || err != nil {
 		return nil, fmt.Errorf("%w: limits: %v", ErrBadSnapshot, err)
 	}
+	s.q.costly = len(s.limits.Budgets) > 0
 	s.unbounded = r.bool()
 	s.learnUntil = r.instant()
 	s.armed = r.instant()
@@ -211,7 +212,8 @@ func (s *Scheduler) restoreEntry(r *reader, state entryState) error {
 	}
 	i := s.q.alloc()
 	e.due, e.next, e.prev, e.waits, e.weight, e.state = none, none, none, none, int32(n.weight), state
-	s.q.entries[i], s.q.labels[i], s.q.costs[i], s.q.arrived[i] = e, n.label, n.cost, n.arrived
+	s.q.entries[i], s.q.labels[i], s.q.arrived[i] = e, n.label, n.arrived
+	s.q.setCost(i, &n.cost)
 	if n.waited != (Waits{}) {
 		*s.q.waiting(i) = n.waited
 	}
@@ -223,11 +225,11 @@ func (s *Scheduler) restoreEntry(r *reader, state entryState) error {
 			s.parked++
 		}
 	} else {
-		s.names[nameLease].put(hashLease(e.lease), i)
+		s.names.leases.put(e.lease, 0, i)
 		s.inUse += n.weight
 	}
 	if e.holder != none {
-		s.number(i)
+		s.names.numbers.put(e.number, e.holder, i)
 		h := &s.holders[e.holder]
 		if state == entryQueued {
 			h.queued.add(&n.cost, len(s.limits.Budgets))

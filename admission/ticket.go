@@ -70,25 +70,28 @@ func (s *Scheduler) acquire(now Instant, h HolderRef, r *Request) error {
 		weight = 1
 	}
 	var cost costs
-	if refusal := s.refusal(now, r, weight, &cost); refusal.Kind != 0 {
-		s.refuse(now, h, r.Number, refusal)
+	if refusal := s.refusal(now, r, weight, &cost); refusal != nil {
+		s.refuse(now, h, r.Number, *refusal)
 		return nil
 	}
 	i := s.q.alloc()
 	s.arrivals++
+	// Set in place: a whole entry copied from one just put together would wait
+	// for that to be written.
 	e := &s.q.entries[i]
-	*e = entry{
-		key: r.Key, number: r.Number, arrival: s.arrivals, weight: int32(weight), arrivedAt: now, accounted: now, deadline: r.Deadline,
-		attempt: r.Attempt, hold: r.Hold, holder: int32(h), due: none, next: none, prev: none, waits: none,
-	}
-	s.q.costs[i], s.q.labels[i] = cost, cut(r.Label)
+	*e = entry{}
+	e.key, e.number, e.holder, e.attempt, e.hold = r.Key, r.Number, int32(h), r.Attempt, r.Hold
+	e.weight, e.arrival, e.arrivedAt, e.accounted, e.deadline = int32(weight), s.arrivals, now, now, r.Deadline
+	e.due, e.next, e.prev, e.waits = none, none, none, none
+	s.q.labels[i] = cut(r.Label)
+	s.q.setCost(i, &cost)
 	s.q.enqueue(i)
 	s.arrives(i, now, s.queued-s.parked+1, s.queued+1)
 	if owner != none {
 		s.disinherit(owner)
 	}
 	s.own(i)
-	s.number(i)
+	s.names.numbers.put(e.number, e.holder, i)
 	s.queued++
 	s.labels += int64(len(s.q.labels[i]))
 	s.holders[h].queued.add(&cost, len(s.limits.Budgets))
@@ -107,40 +110,40 @@ func (s *Scheduler) arrives(i int32, now Instant, position, depth int) {
 	s.q.arrived[i] = a
 }
 
-// refusal says why a new ticket can't be taken, if so, and works out its cost.
-func (s *Scheduler) refusal(now Instant, r *Request, weight int64, cost *costs) Refusal {
-	if refusal := s.costs(r, weight, cost); refusal.Kind != 0 {
+// refusal says why a new ticket can't be taken, if so, else nil, and works out its cost.
+func (s *Scheduler) refusal(now Instant, r *Request, weight int64, cost *costs) *Refusal {
+	if refusal := s.costs(r, weight, cost); refusal != nil {
 		return refusal
 	}
-	if refusal := s.neverAdmissible(weight, cost); refusal.Kind != 0 {
+	if refusal := s.neverAdmissible(weight, cost); refusal != nil {
 		return refusal
 	}
 	if s.full(len(r.Label)) {
-		return Refusal{Kind: RefusedQueueFull, Value: int64(s.queued), Bound: int64(s.limits.MaxQueue), ComeAgain: now.Add(s.drainTime())}
+		return &Refusal{Kind: RefusedQueueFull, Value: int64(s.queued), Bound: int64(s.limits.MaxQueue), ComeAgain: now.Add(s.drainTime())}
 	}
 	if r.Deadline != 0 {
 		if at := s.lowerBound(now, cost); at >= r.Deadline {
-			return Refusal{Kind: RefusedTooLate, ComeAgain: at}
+			return &Refusal{Kind: RefusedTooLate, ComeAgain: at}
 		}
 	}
-	return Refusal{}
+	return nil
 }
 
 // costs puts a request's costs into the order of the budgets. Units that the
 // policy has no budget for cost nothing.
-func (s *Scheduler) costs(r *Request, weight int64, cost *costs) Refusal {
+func (s *Scheduler) costs(r *Request, weight int64, cost *costs) *Refusal {
 	if weight < 1 {
-		return Refusal{Kind: RefusedInvalid, Field: "weight", Value: weight, Bound: 1}
+		return &Refusal{Kind: RefusedInvalid, Field: "weight", Value: weight, Bound: 1}
 	}
 	for _, c := range r.Cost {
 		if c.N < 1 {
-			return Refusal{Kind: RefusedInvalid, Field: cut(c.Unit), Value: c.N, Bound: 1}
+			return &Refusal{Kind: RefusedInvalid, Field: cut(c.Unit), Value: c.N, Bound: 1}
 		}
 		if b := s.unit(c.Unit); b >= 0 {
 			cost[b] = saturatingAdd(cost[b], c.N)
 		}
 	}
-	return Refusal{}
+	return nil
 }
 
 func (s *Scheduler) unit(name string) int {
@@ -153,20 +156,20 @@ func (s *Scheduler) unit(name string) int {
 }
 
 // neverAdmissible refuses what the limits can never give, with both numbers.
-func (s *Scheduler) neverAdmissible(weight int64, cost *costs) Refusal {
+func (s *Scheduler) neverAdmissible(weight int64, cost *costs) *Refusal {
 	most := s.limits.MaxInFlight
 	if most == 0 {
 		most = MaxInFlightBound
 	}
 	if weight > most {
-		return Refusal{Kind: RefusedNeverAdmissible, Field: "weight", Value: weight, Bound: most}
+		return &Refusal{Kind: RefusedNeverAdmissible, Field: "weight", Value: weight, Bound: most}
 	}
 	for b := range s.limits.Budgets {
 		if budget := &s.limits.Budgets[b]; cost[b] > budget.Rate.Burst {
-			return Refusal{Kind: RefusedNeverAdmissible, Field: budget.Unit, Value: cost[b], Bound: budget.Rate.Burst}
+			return &Refusal{Kind: RefusedNeverAdmissible, Field: budget.Unit, Value: cost[b], Bound: budget.Rate.Burst}
 		}
 	}
-	return Refusal{}
+	return nil
 }
 
 // What a snapshot takes, estimated: stateBudget keeps it well below Temporal's
@@ -255,8 +258,8 @@ func (s *Scheduler) resume(now Instant, i int32, h HolderRef, r *Request) {
 	if e.deadline == 0 {
 		e.deadline = r.Deadline
 	}
-	s.holders[h].queued.add(&s.q.costs[i], len(s.limits.Budgets))
-	s.number(i)
+	s.holders[h].queued.add(s.q.cost(i), len(s.limits.Budgets))
+	s.names.numbers.put(e.number, e.holder, i)
 	s.schedule(i)
 }
 
@@ -266,12 +269,12 @@ func (s *Scheduler) disown(i int32) {
 	if e.holder == none {
 		return
 	}
-	s.names[nameNumber].remove(hashNumber(e.number, e.holder), i)
+	s.names.numbers.remove(e.number, e.holder)
 	h := &s.holders[e.holder]
 	if e.state == entryLeased {
 		h.leased--
 	} else {
-		h.queued.remove(&s.q.costs[i], len(s.limits.Budgets))
+		h.queued.remove(s.q.cost(i), len(s.limits.Budgets))
 	}
 	e.holder, e.number = none, 0
 }

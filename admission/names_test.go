@@ -1,0 +1,96 @@
+package admission
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestSerials compares with a map. Few owners with long and with scattered
+// numbers make blocks that fill, empty and stand in each other's way.
+func TestSerials(t *testing.T) {
+	type name struct {
+		number uint64
+		owner  int32
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	table, want := newNames().numbers, map[name]int32{}
+	next := [4]uint64{1, 1 << 20, 1 << 40, 0}
+	var known []name
+	for step := range 200_000 {
+		if owner := int32(rng.IntN(len(next))); len(known) == 0 || rng.IntN(100) < 50+step/10_000%2*8-4 {
+			n := name{next[owner], owner}
+			next[owner] += 1 + uint64(rng.IntN(2)*rng.IntN(40))
+			table.put(n.number, n.owner, int32(step))
+			want[n] = int32(step)
+			known = append(known, n)
+		} else {
+			i := rng.IntN(len(known)) / (1 + rng.IntN(20)) // old ones most
+			n := known[i]
+			known[i] = known[len(known)-1]
+			known = known[:len(known)-1]
+			table.remove(n.number, n.owner)
+			delete(want, n)
+			if got := table.find(n.number, n.owner); got != none {
+				t.Fatalf("step %d: %v is still there: %d", step, n, got)
+			}
+		}
+		if len(known) > 0 {
+			n := known[rng.IntN(len(known))]
+			if got := table.find(n.number, n.owner); got != want[n] {
+				t.Fatalf("step %d: %v is %d, want %d", step, n, got, want[n])
+			}
+		}
+	}
+	for n, i := range want {
+		if got := table.find(n.number, n.owner); got != i {
+			t.Fatalf("%v is %d, want %d", n, got, i)
+		}
+		table.remove(n.number, n.owner)
+	}
+	if table.n != 0 || table.used != 0 {
+		t.Fatalf("%d numbers and %d blocks are left", table.n, table.used)
+	}
+	for i := range table.blocks {
+		if b := table.blocks[i]; b.live != 0 || b.at != ([8]int32{}) {
+			t.Fatalf("block %d isn't empty: %v", i, b)
+		}
+	}
+}
+
+// TestKeys does the same for hashes, few of them, so that many collide.
+func TestKeys(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	table, known := newNames().keys, map[int32]uint32{}
+	reachable := func(hash uint32, i int32) bool {
+		for slot := table.home(hash); table.slots[slot].at != 0; slot = table.after(slot) {
+			if table.slots[slot] == (keySlot{hash, i + 1}) {
+				return true
+			}
+		}
+		return false
+	}
+	for step := range int32(20_000) {
+		if len(known) < 40 && rng.IntN(2) == 0 {
+			known[step] = uint32(rng.IntN(100))
+			table.put(known[step], step)
+		} else if len(known) > 0 {
+			i := slices.Min(slices.Collect(maps.Keys(known)))
+			table.remove(known[i], i)
+			hash := known[i]
+			delete(known, i)
+			if reachable(hash, i) {
+				t.Fatalf("step %d: %d is still there", step, i)
+			}
+		}
+		for i, hash := range known {
+			if !reachable(hash, i) {
+				t.Fatalf("step %d: %d with hash %d is not to be found", step, i, hash)
+			}
+		}
+		if table.used != len(known) {
+			t.Fatalf("step %d: %d used, want %d", step, table.used, len(known))
+		}
+	}
+}
