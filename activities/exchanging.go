@@ -82,7 +82,7 @@ func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
 	case news:
 		due = max(h.unhurriedLocked(now), h.ungatheredLocked(now), 0)
 	case len(h.tickets) > 0 && !h.comeAgain.IsZero():
-		due = max(h.comeAgain.Sub(now), 0)
+		due = max(h.returnLocked().Sub(now), 0)
 	case len(h.tickets) > 0:
 		due = h.gate.HolderTTL / 3
 	default:
@@ -97,6 +97,28 @@ func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
 	h.flight = h.exchangeLocked()
 	return h.flight, 0
 }
+
+// returnLocked is when the holder has to be back with nothing to say. An open wait
+// counts as being there, and ends if there is news, so meanwhile it is soon enough
+// after waitReturn, or when a keep-alive is due. Not so where leases are about to
+// start: a cooldown must reach them in time whatever becomes of the wait.
+func (h *holder) returnLocked() time.Time {
+	if !h.waiting || len(h.reserved) > 0 {
+		return h.comeAgain
+	}
+	back := h.waitingFrom.Add(waitReturn)
+	if alive := h.answered.Add(h.gate.HolderTTL / 3); alive.Before(back) {
+		back = alive
+	}
+	if back.Before(h.comeAgain) {
+		return h.comeAgain
+	}
+	return back
+}
+
+// waitReturn is how long the gate takes an open wait for having come back. Where it
+// never got there, the holder is still back within admission.PresenceGrace.
+const waitReturn = time.Second
 
 // unhurriedLocked is how long an exchange may wait for company, as every exchange
 // costs the server's work and history events. A ticket can't start at once where
@@ -261,7 +283,7 @@ func (h *holder) openWaitLocked() {
 	if h.waiting || !h.mayWait || h.stopping || len(h.tickets) == 0 || !h.waitsForNewsLocked() {
 		return
 	}
-	h.waiting = true
+	h.waiting, h.waitingFrom = true, time.Now()
 	h.waits.Add(1)
 	w := &contract.Wait{
 		Contract: workflows.ContractVersion, Holder: &contract.Holder{Id: h.name.Id, Generation: h.name.Generation}, Confirmed: h.confirmed,

@@ -235,3 +235,33 @@ func TestAWaitsEndGivesNoSlot(t *testing.T) {
 		assert.Equal(t, time.Second, h.notBefore.Sub(now).Round(time.Millisecond))
 	})
 }
+
+// TestAnOpenWaitIsBeingThere: with a wait open the holder doesn't come by as soon
+// as it was asked to before it had one. If the gate never hears of the wait, that
+// is over after a second.
+func TestAnOpenWaitIsBeingThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, link := far(t, policy.Gate{MaxInFlight: 1})
+		l, err := h.Acquire(t.Context(), Request{})
+		require.NoError(t, err)
+		var waiting sync.WaitGroup
+		waiting.Go(func() {
+			second, err := h.Acquire(t.Context(), Request{})
+			if assert.NoError(t, err) {
+				second.Release()
+			}
+		})
+		calls := func() int {
+			link.mu.Lock()
+			defer link.mu.Unlock()
+			return link.calls
+		}
+		time.Sleep(waitReturn - time.Millisecond)
+		assert.Equal(t, 2, calls(), "one for each ticket")
+		time.Sleep(100 * time.Millisecond)
+		assert.Greater(t, calls(), 2)
+		l.Release()
+		waiting.Wait()
+		require.NoError(t, h.close(t.Context()))
+	})
+}

@@ -99,18 +99,19 @@ type holder struct {
 	unavailable time.Time            // since when nothing is answered; zero: it is
 	distrusted  bool                 // leases were given up for lack of an answer
 
-	lower    []policy.LowerLimit // that the provider has shown, by header and unit
-	running  bool
-	stopping bool
-	kick     chan struct{}
-	idle     chan struct{} // closed when the loop ends
-	starter  *time.Timer
-	starting time.Time // monotonic; when the first of reserved is due
-	slept    bool      // the system's sleep until then is over
-	stop     context.Context
-	halt     context.CancelFunc
-	waits    sync.WaitGroup
-	waiting  bool
+	lower       []policy.LowerLimit // that the provider has shown, by header and unit
+	running     bool
+	stopping    bool
+	kick        chan struct{}
+	idle        chan struct{} // closed when the loop ends
+	starter     *time.Timer
+	starting    time.Time // monotonic; when the first of reserved is due
+	slept       bool      // the system's sleep until then is over
+	stop        context.Context
+	halt        context.CancelFunc
+	waits       sync.WaitGroup
+	waiting     bool      // a wait is open
+	waitingFrom time.Time // monotonic; since when
 }
 
 // outbox is what the next exchange takes along.
