@@ -152,7 +152,7 @@ func (h *holder) aheadLocked() time.Duration {
 }
 
 // maxCompany bounds how long a ticket, or the end of a call, is kept back for company.
-const maxCompany = 50 * time.Millisecond
+const maxCompany = 250 * time.Millisecond
 
 // gatherLocked keeps the next exchange back for a moment after an answer that
 // started several calls at once: short calls end together, too, and the first of

@@ -153,7 +153,8 @@ func (p *program) benchPacingCommand() *cobra.Command {
 		Short: "A rate over two worker processes, beside Temporal's own",
 		Long: `Two worker processes with plenty of callers call a provider through a gate that
 paces them; the provider's record is judged. Then the same by the rate of a task
-queue (TaskQueueActivitiesPerSecond), over as many processes.`,
+queue (TaskQueueActivitiesPerSecond), over as many processes; and two processes that
+call in turn by the clock, which shows what the machine itself does to a steady rate.`,
 	}, 20, func(ctx context.Context, o bench.Options, lasts time.Duration) (bench.PacingResult, error) {
 		return bench.Pacing(ctx, o, rate, lasts)
 	})

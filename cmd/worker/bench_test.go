@@ -94,6 +94,7 @@ func TestBenches(t *testing.T) {
 			measure(t, &r, "pacing", "--rate", rate)
 			assert.Positive(t, r.Attempts)
 			assert.Positive(t, r.QueueRate.Attempts)
+			assert.Positive(t, r.BareClock.Attempts)
 			if strict {
 				assert.GreaterOrEqual(t, r.Utilisation, 0.99)
 				assert.GreaterOrEqual(t, r.P1GapMS, least*r.SpacingMS)

@@ -8,7 +8,8 @@
 //	Holders      1,200 callers over 1 to 100 holders, each with its own connection
 //	Wake         cap 1, ten holders: from a release to the next holder's start
 //	Pacing       a rate over two worker processes, judged at the provider; beside it
-//	             Temporal's own rate of a task queue
+//	             Temporal's own rate of a task queue, and calls by the clock,
+//	             which show what the machine itself does to a steady rate
 //	Mixed        pacing, a cap, cooldowns and cancellations: is anything lost, and
 //	             how long after a cooldown does the first call start
 //	Queue        a long queue that moves slowly: how long a step of the gate takes,

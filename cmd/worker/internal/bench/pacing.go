@@ -64,10 +64,13 @@ type PacingResult struct {
 	PacingFigures
 	Cost      Cost          `json:"cost"`       // of the gate
 	QueueRate PacingFigures `json:"queue_rate"` // of Temporal's own rate of a task queue
+	BareClock PacingFigures `json:"bare_clock"` // of processes that call by the clock, under no gate
 }
 
 // Pacing measures a rate over two worker processes with plenty of callers, judged
-// at the provider; then Temporal's own rate of a task queue, over as many.
+// at the provider; then Temporal's own rate of a task queue, over as many; and
+// processes that call in turn by the clock, which shows what the machine itself does
+// to a steady rate.
 func Pacing(ctx context.Context, o Options, rate int, lasts time.Duration) (r PacingResult, err error) {
 	r = PacingResult{Rate: rate, SpacingMS: milliseconds(time.Second / time.Duration(rate))}
 	o.Report("%d per second over %d processes, %v", rate, pacingProcesses, lasts)
@@ -75,41 +78,59 @@ func Pacing(ctx context.Context, o Options, rate int, lasts time.Duration) (r Pa
 		return r, err
 	}
 	o.Report("the same by the rate of a task queue, %v", lasts)
-	r.QueueRate, _, err = paceByQueue(ctx, o, rate, lasts)
+	if r.QueueRate, _, err = paceByQueue(ctx, o, rate, lasts); err != nil {
+		return r, err
+	}
+	o.Report("the same by the clock, %v", lasts)
+	r.BareClock, _, err = paceByClock(ctx, o, rate, lasts)
 	return r, err
 }
 
 func paceByGate(ctx context.Context, o Options, rate int, lasts time.Duration) (PacingFigures, Cost, error) {
-	return pace(ctx, o, rate, lasts, func(s *server, url string) (order, error) {
+	return pace(ctx, o, rate, lasts, func(s *server, url string) ([]order, error) {
 		g, err := policy.Gate{Provider: "bench", Endpoint: url, Requests: admission.Rate{Limit: int64(rate), Per: time.Second, Burst: 1}}.Normalize()
 		if err != nil {
-			return order{}, err
+			return nil, err
 		}
 		body, err := g.MarshalJSON()
-		return order{Gate: body, Callers: max(rate, leastCallers) / pacingProcesses}, err
+		return forEach(order{Gate: body, Callers: max(rate, leastCallers) / pacingProcesses}), err
 	})
 }
 
+// forEach gives every process the same order.
+func forEach(o order) []order { return slices.Repeat([]order{o}, pacingProcesses) }
+
 func paceByQueue(ctx context.Context, o Options, rate int, lasts time.Duration) (PacingFigures, Cost, error) {
-	return pace(ctx, o, rate, lasts, func(s *server, url string) (order, error) {
+	return pace(ctx, o, rate, lasts, func(s *server, url string) ([]order, error) {
 		c, err := s.dial(ctx)
 		if err != nil {
-			return order{}, err
+			return nil, err
 		}
 		defer c.Close()
 		// More than can be called in the time, so that the queue is never empty.
 		calls := int((lasts+2*pacingWarm).Seconds()*float64(rate)) * 5 / 4
 		for i := 0; calls > 0; i, calls = i+1, calls-rateBatch {
 			if _, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: fmt.Sprint("batch-", i), TaskQueue: queueName}, batchType, batch{URL: url, Calls: min(calls, rateBatch)}); err != nil {
-				return order{}, err
+				return nil, err
 			}
 		}
-		return order{Rate: float64(rate)}, nil
+		return forEach(order{Rate: float64(rate)}), nil
 	})
 }
 
-// pace runs two worker processes of an order and judges what came at the provider.
-func pace(ctx context.Context, o Options, rate int, lasts time.Duration, prepare func(*server, string) (order, error)) (f PacingFigures, cost Cost, err error) {
+func paceByClock(ctx context.Context, o Options, rate int, lasts time.Duration) (PacingFigures, Cost, error) {
+	return pace(ctx, o, rate, lasts, func(*server, string) ([]order, error) {
+		first, spacing := time.Now().Add(pacingWarm/2), time.Second/time.Duration(rate)
+		var orders []order
+		for i := range time.Duration(pacingProcesses) {
+			orders = append(orders, order{First: first.Add(i * spacing), Every: pacingProcesses * spacing})
+		}
+		return orders, nil
+	})
+}
+
+// pace runs a worker process for each order and judges what came at the provider.
+func pace(ctx context.Context, o Options, rate int, lasts time.Duration, prepare func(*server, string) ([]order, error)) (f PacingFigures, cost Cost, err error) {
 	s, err := startServer(ctx, o, false)
 	if err != nil {
 		return f, cost, err
@@ -121,14 +142,14 @@ func pace(ctx context.Context, o Options, rate int, lasts time.Duration, prepare
 	}
 	defer stop(process)
 	url := provider.CallURL(runName)
-	work, err := prepare(s, url)
+	orders, err := prepare(s, url)
 	if err != nil {
 		return f, cost, err
 	}
-	work.Address, work.URL = s.HostPort(), url
 	var workers []*child.Process
 	defer func() { stop(workers...) }()
-	for range pacingProcesses {
+	for _, work := range orders {
+		work.Address, work.URL = s.HostPort(), url
 		w, _, err := start(ctx, o, work)
 		if err != nil {
 			return f, cost, err
@@ -147,8 +168,8 @@ func pace(ctx context.Context, o Options, rate int, lasts time.Duration, prepare
 	if err != nil {
 		return f, cost, err
 	}
-	if len(work.Gate) > 0 {
-		if cost, err = s.costOfGate(ctx, work.Gate); err != nil {
+	if gate := orders[0].Gate; len(gate) > 0 {
+		if cost, err = s.costOfGate(ctx, gate); err != nil {
 			return f, cost, err
 		}
 	}

@@ -36,12 +36,14 @@ const (
 )
 
 // order is what a process reads first from its standard input. Exactly one of
-// Provider, Gate and Rate is set.
+// Provider, Gate, Rate and Every is set.
 type order struct {
 	IP       string          `json:"ip,omitempty"`
 	Provider *providerOrder  `json:"provider,omitempty"` // be the provider
 	Gate     json.RawMessage `json:"gate,omitempty"`     // be a worker whose callers this gate admits
 	Rate     float64         `json:"rate,omitempty"`     // be a worker of a task queue with this rate
+	Every    time.Duration   `json:"every,omitempty"`    // make a call so often, from First on, under no gate
+	First    time.Time       `json:"first,omitzero"`
 	Address  string          `json:"address,omitempty"`
 	Callers  int             `json:"callers,omitempty"`
 	URL      string          `json:"url,omitempty"` // of the calls
@@ -80,6 +82,8 @@ func Work(stdin io.Reader, stdout, stderr io.Writer) error {
 		return o.Provider.serve(ctx, o.IP, stdout)
 	case len(o.Gate) > 0:
 		return o.call(ctx, stdout, stderr)
+	case o.Every > 0:
+		return o.callByClock(ctx, stdout, stderr)
 	default:
 		return o.workAtRate(ctx, stdout, stderr)
 	}
@@ -157,6 +161,28 @@ func (o *order) call(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	all.Wait()
 	return nil
+}
+
+// callByClock makes calls on the dot, as far as the machine lets it.
+func (o *order) callByClock(ctx context.Context, stdout, stderr io.Writer) error {
+	if _, err := fmt.Fprintln(stdout, "ready"); err != nil {
+		return err
+	}
+	hc := &http.Client{Transport: wire()}
+	var all sync.WaitGroup
+	defer all.Wait()
+	for next := o.First; ; next = next.Add(o.Every) {
+		select {
+		case <-time.After(time.Until(next)):
+		case <-ctx.Done():
+			return nil
+		}
+		all.Go(func() {
+			if err := loopback.Post(ctx, hc, o.URL, ""); err != nil && ctx.Err() == nil {
+				fmt.Fprintln(stderr, err) // the provider's record will lack it
+			}
+		})
+	}
 }
 
 // batch is the argument of a workflow of activities that a task queue paces.

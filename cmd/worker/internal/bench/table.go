@@ -44,9 +44,11 @@ func (r PacingResult) WriteTable(w io.Writer) error {
 	_, err := fmt.Fprintf(w, `%d per second	achieved/asked	p1 gap ms	most in any second
 gate	%.3f	%.2f of %.2f	%d
 task queue	%.3f	%.2f of %.2f	%d
+by the clock	%.3f	%.2f of %.2f	%d
 
 %d leases: %d exchanges, %d waits, %d timers; %.2f history events per lease, %.0f billable actions per 1,000.
 `, r.Rate, r.Utilisation, r.P1GapMS, r.SpacingMS, r.MaxInAnySecond, r.QueueRate.Utilisation, r.QueueRate.P1GapMS, r.SpacingMS, r.QueueRate.MaxInAnySecond,
+		r.BareClock.Utilisation, r.BareClock.P1GapMS, r.SpacingMS, r.BareClock.MaxInAnySecond,
 		r.Cost.Leases, r.Cost.Exchanges, r.Cost.Waits, r.Cost.Timers, r.Cost.EventsPerLease, r.Cost.ActionsPer1000)
 	return err
 }
