@@ -24,10 +24,18 @@ const (
 	spread      = 0x9E3779B97F4A7C15 // 2^64 over the golden ratio
 )
 
-func newNames() names {
+// newNames returns empty tables with room for so many tickets, as a start.
+func newNames(tickets int) names {
+	slots, blocks := leastKeys, leastBlocks
+	for slots < 2*tickets {
+		slots *= 2
+	}
+	for 8*blocks < 2*tickets {
+		blocks *= 2
+	}
 	return names{
-		keys:    keys{slots: make([]keySlot, leastKeys)},
-		numbers: serials{blocks: make([]block, leastBlocks)},
+		keys:    keys{slots: make([]keySlot, slots)},
+		numbers: serials{blocks: make([]block, blocks)},
 		leases:  serials{blocks: make([]block, leastBlocks)},
 	}
 }

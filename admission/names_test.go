@@ -15,7 +15,7 @@ func TestSerials(t *testing.T) {
 		owner  int32
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
-	table, want := newNames().numbers, map[name]int32{}
+	table, want := newNames(0).numbers, map[name]int32{}
 	next := [4]uint64{1, 1 << 20, 1 << 40, 0}
 	var known []name
 	for step := range 200_000 {
@@ -62,7 +62,7 @@ func TestSerials(t *testing.T) {
 // TestKeys does the same for hashes, few of them, so that many collide.
 func TestKeys(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	table, known := newNames().keys, map[int32]uint32{}
+	table, known := newNames(0).keys, map[int32]uint32{}
 	reachable := func(hash uint32, i int32) bool {
 		for slot := table.home(hash); table.slots[slot].at != 0; slot = table.after(slot) {
 			if table.slots[slot] == (keySlot{hash, i + 1}) {

@@ -69,6 +69,16 @@ type slab struct {
 
 func newSlab() slab { return slab{free: none, line: emptyLine} }
 
+// reserve makes room in an empty slab.
+func (q *slab) reserve(n int) {
+	q.entries = make([]entry, 0, n)
+	q.labels = make([]string, 0, n)
+	q.arrived = make([]arrival, 0, n)
+	if q.costly {
+		q.costs = make([]costs, 0, n)
+	}
+}
+
 // alloc returns a free entry; the caller overwrites it whole.
 func (q *slab) alloc() int32 {
 	if i := q.free; i != none {

@@ -121,7 +121,7 @@ func New(now Instant, limits Limits, opts Options) (*Scheduler, error) {
 }
 
 func empty() *Scheduler {
-	return &Scheduler{q: newSlab(), due: due{line: emptyLine}, names: newNames(), head: none, holderByID: map[string]int32{}}
+	return &Scheduler{q: newSlab(), due: due{line: emptyLine}, names: newNames(0), head: none, holderByID: map[string]int32{}}
 }
 
 // freshLeases is a lease ID that no earlier run of the gate has come to: no

@@ -188,7 +188,11 @@ func Restore(data []byte) (*Scheduler, error) {
 			s.notices += len(h.outbox)
 		}
 	}
-	for range r.count() {
+	queued := r.count()
+	room := min(queued, len(r.buf)/leastEntry, 4*DefaultMaxQueue) // whatever the snapshot says
+	s.q.reserve(room)
+	s.names = newNames(room)
+	for range queued {
 		if err := s.restoreEntry(&r, entryQueued); err != nil {
 			return nil, err
 		}
@@ -203,6 +207,10 @@ func Restore(data []byte) (*Scheduler, error) {
 	}
 	return s, nil
 }
+
+// leastEntry is less than what any entry takes, in bytes: its key, and a byte for
+// each of its other fields.
+const leastEntry = 28
 
 func (s *Scheduler) restoreEntry(r *reader, state entryState) error {
 	n := r.entry()

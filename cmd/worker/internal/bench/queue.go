@@ -20,7 +20,7 @@ import (
 const (
 	queueRate      = 50 // per second
 	queueRunEvents = 200
-	queuePoll      = 100 * time.Millisecond
+	queuePoll      = 500 * time.Millisecond
 )
 
 // QueueResult is what Queue measured.
