@@ -6,7 +6,7 @@ import "time"
 // becomes admissible within the look-ahead is admitted.
 func (s *Scheduler) Advance(now Instant) {
 	now = s.observe(now)
-	for next := s.nextDue(); next.at <= now; next = s.nextDue() {
+	for next := s.nextDue(); next.i != none && next.at <= now; next = s.nextDue() {
 		s.end(next.i, now)
 	}
 	s.expireHolders(now)

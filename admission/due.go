@@ -34,7 +34,7 @@ func (s *Scheduler) dueAt(e *entry) Instant {
 	return e.deadline
 }
 
-// nextDue is what happens first; at Never nothing does.
+// nextDue is what happens first: at Never none, where nothing does.
 func (s *Scheduler) nextDue() dueItem {
 	first := dueItem{Never, none}
 	if i := s.due.head; i != none {

@@ -75,6 +75,19 @@ func TestMisuseIsAnErrorValue(t *testing.T) {
 
 // Parking a ticket whose lease has to go, because a later attempt already stands
 // in the queue, corrupted the slab.
+// TestTheEndOfTime: at Never all has ended, and nothing more happens.
+func TestTheEndOfTime(t *testing.T) {
+	s, refs := newTestScheduler(t, Limits{MaxInFlight: 1}, "a")
+	acquire(t, s, refs[0], 1)
+	acquire(t, s, refs[0], 2)
+	s.Advance(testEpoch)
+	for range 2 {
+		s.Advance(Never)
+		assert.Equal(t, Never, s.NextWake())
+		assert.Zero(t, s.leased())
+	}
+}
+
 func TestParkOfALeaseThatWasSuperseded(t *testing.T) {
 	s, refs := newTestScheduler(t, Limits{MaxInFlight: 1}, "a", "b")
 	acquire(t, s, refs[0], 1)
