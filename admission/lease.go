@@ -140,10 +140,10 @@ func (s *Scheduler) requeue(i int32, now Instant) bool {
 	s.refund(i, now)
 	s.Counters.HandBacks++
 	e := &s.q.entries[i]
-	s.freePlace(e, i)
+	s.freePlace(e)
 	h := &s.holders[e.holder]
 	h.leased--
-	s.unschedule(i)
+	s.unschedule(i) // out of the line of ends, before it is in the queue's
 	e.lease, e.startAt, e.expires, e.parkedAt, e.spent = 0, 0, 0, 0, false
 	e.accounted = max(now, e.accounted)
 	s.q.enqueue(i)
@@ -167,7 +167,7 @@ func (s *Scheduler) requeue(i int32, now Instant) bool {
 }
 
 // freePlace gives a lease's place to others.
-func (s *Scheduler) freePlace(e *entry, i int32) {
+func (s *Scheduler) freePlace(e *entry) {
 	s.names.leases.remove(e.lease, 0)
 	s.inUse -= int64(e.weight)
 	if s.leased() == 0 {

@@ -97,8 +97,7 @@ func hashKey(k *Key) uint32 {
 // home is where to begin to look.
 func (t *keys) home(hash uint32) uint32 { return hash & uint32(len(t.slots)-1) }
 
-// after is the slot to look at next.
-func (t *keys) after(slot uint32) uint32 { return (slot + 1) & uint32(len(t.slots)-1) }
+func (t *keys) after(slot uint32) uint32 { return after(slot, len(t.slots)) }
 
 // put makes the entry findable under a hash.
 func (t *keys) put(hash uint32, i int32) {
@@ -135,6 +134,9 @@ func (t *keys) remove(hash uint32, i int32) {
 	t.used--
 }
 
+// after is the slot to look at next, of so many.
+func after(slot uint32, slots int) uint32 { return (slot + 1) & uint32(slots-1) }
+
 // closes reports whether what stands at a slot may move up to a gap before it:
 // its home doesn't lie between the two.
 func closes(gap, slot, home uint32, slots int) bool {
@@ -161,7 +163,7 @@ func (t *serials) home(of uint64, owner int32) uint32 {
 	return uint32((of^uint64(owner)<<40)*spread>>32) & uint32(len(t.blocks)-1)
 }
 
-func (t *serials) after(slot uint32) uint32 { return (slot + 1) & uint32(len(t.blocks)-1) }
+func (t *serials) after(slot uint32) uint32 { return after(slot, len(t.blocks)) }
 
 // slot is where a number's block is, or the empty one where it would be.
 func (t *serials) slot(number uint64, owner int32) uint32 {

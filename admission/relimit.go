@@ -14,7 +14,7 @@ func (s *Scheduler) SetLimits(now Instant, limits Limits) error {
 	now = s.observe(now)
 	s.accountHead(now)
 	old := s.limits
-	s.limits = limits
+	s.enforce(limits)
 	s.pacing.changeRate(now, s.lastStart, old.Pacing, limits.Pacing)
 	s.rebase(now, &old)
 	s.rebuildDue() // park_ttl may have changed
@@ -53,7 +53,7 @@ func (s *Scheduler) rebase(now Instant, old *Limits) {
 	s.budgets = budgets
 	was := s.q.costs
 	s.q.costs = nil
-	if s.q.costly = len(s.limits.Budgets) > 0; s.q.costly {
+	if s.q.costly {
 		s.q.costs = make([]costs, len(s.q.entries))
 	}
 	for i := range s.holders {

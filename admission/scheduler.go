@@ -112,9 +112,9 @@ func New(now Instant, limits Limits, opts Options) (*Scheduler, error) {
 		return nil, err
 	}
 	s := empty()
-	s.rules, s.limits, s.unbounded = opts.Rules, limits, opts.Unbounded
+	s.rules, s.unbounded = opts.Rules, opts.Unbounded
+	s.enforce(limits)
 	s.now, s.learnUntil = now, opts.LearnUntil
-	s.q.costly = len(limits.Budgets) > 0
 	s.leases = freshLeases(now)
 	s.counter = 1
 	return s, nil
@@ -123,6 +123,10 @@ func New(now Instant, limits Limits, opts Options) (*Scheduler, error) {
 func empty() *Scheduler {
 	return &Scheduler{q: newSlab(), due: due{line: emptyLine}, names: newNames(0), head: none, holderByID: map[string]int32{}}
 }
+
+// enforce takes limits over, for all that is still to come; see SetLimits for what
+// is there already.
+func (s *Scheduler) enforce(l Limits) { s.limits, s.q.costly = l, len(l.Budgets) > 0 }
 
 // freshLeases is a lease ID that no earlier run of the gate has come to: no
 // gate admits a million times a second for its whole life.

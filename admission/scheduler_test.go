@@ -73,8 +73,6 @@ func TestMisuseIsAnErrorValue(t *testing.T) {
 	t.Fatal("the number of holders has no bound")
 }
 
-// Parking a ticket whose lease has to go, because a later attempt already stands
-// in the queue, corrupted the slab.
 // TestTheEndOfTime: at Never all has ended, and nothing more happens.
 func TestTheEndOfTime(t *testing.T) {
 	s, refs := newTestScheduler(t, Limits{MaxInFlight: 1}, "a")
@@ -88,6 +86,8 @@ func TestTheEndOfTime(t *testing.T) {
 	}
 }
 
+// Parking a ticket whose lease has to go, because a later attempt already stands
+// in the queue, corrupted the slab.
 func TestParkOfALeaseThatWasSuperseded(t *testing.T) {
 	s, refs := newTestScheduler(t, Limits{MaxInFlight: 1}, "a", "b")
 	acquire(t, s, refs[0], 1)

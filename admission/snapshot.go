@@ -133,11 +133,10 @@ func Restore(data []byte) (*Scheduler, error) {
 	}
 	s.now = Instant(r.int())
 	r.base = s.now
-	s.limits = r.limits()
+	s.enforce(r.limits())
 	if err := s.limits.Validate(); r.failed || err != nil {
 		return nil, fmt.Errorf("%w: limits: %v", ErrBadSnapshot, err)
 	}
-	s.q.costly = len(s.limits.Budgets) > 0
 	s.unbounded = r.bool()
 	s.learnUntil = r.instant()
 	s.armed = r.instant()
@@ -208,9 +207,9 @@ func Restore(data []byte) (*Scheduler, error) {
 	return s, nil
 }
 
-// leastEntry is less than what any entry takes, in bytes: its key, and a byte for
-// each of its other fields.
-const leastEntry = 28
+// leastEntry is the least that an entry takes, in bytes: its key, and one for each
+// of the other fields that every layout has.
+const leastEntry = len(Key{}) + 15
 
 func (s *Scheduler) restoreEntry(r *reader, state entryState) error {
 	n := r.entry()

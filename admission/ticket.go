@@ -355,7 +355,7 @@ func (s *Scheduler) forget(i int32) {
 	if e.state == entryQueued {
 		s.queued--
 	} else {
-		s.freePlace(e, i)
+		s.freePlace(e)
 	}
 	s.q.release(i)
 }
