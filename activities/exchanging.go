@@ -82,7 +82,7 @@ func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
 	case news:
 		due = max(h.unhurriedLocked(now), h.ungatheredLocked(now), 0)
 	case len(h.tickets) > 0 && !h.comeAgain.IsZero():
-		due = max(h.returnLocked().Sub(now), 0)
+		due = max(h.returnLocked(now), 0)
 	case len(h.tickets) > 0:
 		due = h.gate.HolderTTL / 3
 	default:
@@ -98,22 +98,16 @@ func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
 	return h.flight, 0
 }
 
-// returnLocked is when the holder has to be back with nothing to say. An open wait
-// counts as being there, and ends if there is news, so meanwhile it is soon enough
-// after waitReturn, or when a keep-alive is due. Not so where leases are about to
-// start: a cooldown must reach them in time whatever becomes of the wait.
-func (h *holder) returnLocked() time.Time {
-	if !h.waiting || len(h.reserved) > 0 {
-		return h.comeAgain
+// returnLocked is how long until the holder has to be back with nothing to say. An
+// open wait counts as being there, and ends if there is news, so meanwhile it is soon
+// enough after waitReturn, or when a keep-alive is due. Not so where leases are about
+// to start: a cooldown must reach them in time whatever becomes of the wait.
+func (h *holder) returnLocked(now time.Time) time.Duration {
+	due := h.comeAgain.Sub(now)
+	if h.waiting && len(h.reserved) == 0 {
+		due = max(due, min(h.waitingFrom.Add(waitReturn).Sub(now), h.answered.Add(h.gate.HolderTTL/3).Sub(now)))
 	}
-	back := h.waitingFrom.Add(waitReturn)
-	if alive := h.answered.Add(h.gate.HolderTTL / 3); alive.Before(back) {
-		back = alive
-	}
-	if back.Before(h.comeAgain) {
-		return h.comeAgain
-	}
-	return back
+	return due
 }
 
 // waitReturn is how long the gate takes an open wait for having come back. Where it
