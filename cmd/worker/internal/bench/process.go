@@ -153,9 +153,7 @@ func (o *order) call(ctx context.Context, stdout, stderr io.Writer) error {
 	for range o.Callers {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if err := loopback.Post(ctx, hc, o.URL, ""); err != nil && ctx.Err() == nil {
-					fmt.Fprintln(stderr, err) // the provider's record will lack it
-				}
+				o.post(ctx, hc, stderr)
 			}
 		})
 	}
@@ -172,16 +170,17 @@ func (o *order) callByClock(ctx context.Context, stdout, stderr io.Writer) error
 	var all sync.WaitGroup
 	defer all.Wait()
 	for next := o.First; ; next = next.Add(o.Every) {
-		select {
-		case <-time.After(time.Until(next)):
-		case <-ctx.Done():
+		if pause(ctx, time.Until(next)) != nil {
 			return nil
 		}
-		all.Go(func() {
-			if err := loopback.Post(ctx, hc, o.URL, ""); err != nil && ctx.Err() == nil {
-				fmt.Fprintln(stderr, err) // the provider's record will lack it
-			}
-		})
+		all.Go(func() { o.post(ctx, hc, stderr) })
+	}
+}
+
+// post makes a call. Of one that fails the provider's record has nothing.
+func (o *order) post(ctx context.Context, c *http.Client, stderr io.Writer) {
+	if err := loopback.Post(ctx, c, o.URL, ""); err != nil && ctx.Err() == nil {
+		fmt.Fprintln(stderr, err)
 	}
 }
 
