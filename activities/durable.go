@@ -310,11 +310,16 @@ func (l *durableLink) read(ctx context.Context, h *contract.Holder) (*contract.A
 // waitFor bounds a wait: afterwards the holder may open another one.
 const waitFor = 30 * time.Second
 
-func (l *durableLink) wait(ctx context.Context, w *contract.Wait) (*contract.Answer, error) {
+func (l *durableLink) wait(ctx context.Context, w *contract.Wait) (a *contract.Answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, waitFor)
 	defer cancel()
 	if l.Transport != TransportSignal {
-		return l.update(ctx, workflows.UpdateWait, uuid.NewString(), w)
+		id := uuid.NewString()
+		err = untilOpen(ctx, func() (err error) {
+			a, err = l.update(ctx, workflows.UpdateWait, id, w)
+			return err
+		})
+		return a, err
 	}
 	for look := firstLook; ; look = min(2*look, lastLook) {
 		a, err := l.read(ctx, w.Holder)
@@ -329,6 +334,9 @@ func (l *durableLink) wait(ctx context.Context, w *contract.Wait) (*contract.Ans
 		}
 	}
 }
+
+// asks: a wait by signal only looks at the grants.
+func (l *durableLink) asks() bool { return l.Transport != TransportSignal }
 
 func (l *durableLink) flush(ctx context.Context, x *contract.Exchange) error {
 	err := l.signal(ctx, x)

@@ -91,8 +91,11 @@ func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
 	if wait := h.notBefore.Sub(now); wait > due {
 		due = min(wait, h.gate.HolderTTL/3)
 	}
-	if due > 0 {
+	switch {
+	case due > 0:
 		return nil, due
+	case !news && h.askLocked(now):
+		return nil, waitReturn
 	}
 	h.flight = h.exchangeLocked()
 	return h.flight, 0
@@ -113,6 +116,18 @@ func (h *holder) returnLocked(now time.Time) time.Duration {
 // waitReturn is how long the gate takes an open wait for having come back. Where it
 // never got there, the holder is still back within admission.PresenceGrace.
 const waitReturn = time.Second
+
+// askLocked asks for a wait in place of an exchange that had nothing to say: the gate
+// lets it open, or says when to come again. It keeps no lease alive and doesn't show
+// that the gate was reset, so in between an exchange is due as a keep-alive.
+func (h *holder) askLocked(now time.Time) bool {
+	if h.rules < 3 || !h.link.asks() || h.waiting || h.waitFailed || h.resync || len(h.reserved) > 0 ||
+		!h.waitsForNewsLocked() || !now.Before(h.answered.Add(h.gate.HolderTTL/3)) {
+		return false
+	}
+	h.mayWait = true
+	return true
+}
 
 // unhurriedLocked is how long an exchange may wait for company, as every exchange
 // costs the server's work and history events. A ticket can't start at once where
@@ -214,7 +229,7 @@ func (h *holder) send(x *contract.Exchange) bool {
 }
 
 func (h *holder) answeredLocked(x *contract.Exchange, a *contract.Answer, sent, arrived time.Time) {
-	h.unavailable, h.distrusted = time.Time{}, false
+	h.unavailable, h.distrusted, h.waitFailed = time.Time{}, false, false
 	h.outages.ended(arrived)
 	h.exchangedLocked(x)
 	h.endShareLocked()
@@ -291,7 +306,8 @@ func (h *holder) openWaitLocked() {
 		defer h.mu.Unlock()
 		h.waiting = false
 		if err != nil {
-			h.mayWait = false // until an exchange is answered
+			h.mayWait, h.waitFailed = false, true // until an exchange is answered
+			h.wakeLocked()
 			return
 		}
 		h.takeLocked(a, sent, arrived, true)

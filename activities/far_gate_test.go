@@ -14,6 +14,7 @@ import (
 
 	"sluice/admission"
 	"sluice/policy"
+	"sluice/workflows"
 	"sluice/workflows/contract"
 )
 
@@ -233,6 +234,91 @@ func TestAWaitsEndGivesNoSlot(t *testing.T) {
 		h.takeLocked(answer(gate.Add(time.Second)), now, now, false)
 		h.takeLocked(answer(gate), now, now, true)
 		assert.Equal(t, time.Second, h.notBefore.Sub(now).Round(time.Millisecond))
+	})
+}
+
+// askedLink is a far gate whose waits ask, as those by update do.
+type askedLink struct {
+	*farLink
+	asked int // guarded by mu
+}
+
+func (l *askedLink) asks() bool { return true }
+
+func (l *askedLink) wait(_ context.Context, w *contract.Wait) (*contract.Answer, error) {
+	_, down := l.now()
+	l.mu.Lock()
+	l.calls--
+	l.asked++
+	l.mu.Unlock()
+	if down {
+		return nil, errors.New("no route to the gate")
+	}
+	g := l.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h, _ := g.s.HolderByID(w.Holder.Id)
+	answer, limits := g.s.Ask(g.now(), h), g.s.Limits()
+	a := workflows.AnswerOf(&answer, &limits, nil)
+	a.FirstRun = "local"
+	return a, nil
+}
+
+// TestAsking: a holder with nothing to say asks for a wait, which shows the gate that it
+// is there, and sends an exchange only as a keep-alive, or where an ask failed.
+func TestAsking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, far := far(t, policy.Gate{MaxInFlight: 1, HolderTTL: 6 * time.Second})
+		link := &askedLink{farLink: far}
+		h.link = link
+		// So many stand before it that it may not wait.
+		others := func(seq uint64) {
+			link.gate.mu.Lock()
+			defer link.gate.mu.Unlock()
+			for n := range 6 {
+				x := &admission.Exchange{Holder: string(rune('a' + n)), Generation: 1, Seq: seq}
+				if seq == 1 {
+					x.Acquire = []admission.Request{{Key: admission.Key{byte(n)}, Number: 1, Attempt: 1}}
+				}
+				link.gate.s.Apply(link.gate.now(), x)
+			}
+		}
+		others(1)
+		ctx, leave := context.WithCancel(t.Context())
+		var waiting sync.WaitGroup
+		waiting.Go(func() {
+			_, err := h.Acquire(ctx, Request{})
+			assert.ErrorIs(t, err, context.Canceled)
+		})
+		told := func() (exchanges, asked int) {
+			link.mu.Lock()
+			defer link.mu.Unlock()
+			return link.calls, link.asked
+		}
+		time.Sleep(1900 * time.Millisecond)
+		exchanges, asked := told()
+		assert.Equal(t, 1, exchanges, "its ticket")
+		assert.Greater(t, asked, 5)
+		ref, known := link.gate.s.HolderByID(h.name.Id)
+		require.True(t, known)
+		assert.Greater(t, link.gate.s.AnswerFor(ref).ComeAgain, link.gate.now().Add(-time.Second), "it counts as present")
+
+		others(2)
+		time.Sleep(200 * time.Millisecond)
+		exchanges, _ = told()
+		assert.Equal(t, 2, exchanges, "after a third of its TTL")
+
+		link.set(0, true)
+		_, asked = told()
+		time.Sleep(500 * time.Millisecond)
+		exchanges, again := told()
+		assert.Equal(t, asked+1, again, "one ask that fails")
+		assert.Greater(t, exchanges, 2, "is followed by an exchange")
+
+		link.set(0, false)
+		leave()
+		waiting.Wait()
+		require.NoError(t, h.close(t.Context()))
 	})
 }
 

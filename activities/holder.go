@@ -26,6 +26,9 @@ type link interface {
 	exchange(ctx context.Context, x *contract.Exchange) (*contract.Answer, error)
 	// wait returns when the gate has news for the holder, or at some point.
 	wait(ctx context.Context, w *contract.Wait) (*contract.Answer, error)
+	// asks reports whether a wait reaches the gate itself, which can then say when to
+	// come again, rather than a copy of its state.
+	asks() bool
 	// flush sends an exchange that nobody waits for, durable without a host.
 	flush(ctx context.Context, x *contract.Exchange) error
 }
@@ -112,6 +115,7 @@ type holder struct {
 	waits       sync.WaitGroup
 	waiting     bool      // a wait is open
 	waitingFrom time.Time // monotonic; since when
+	waitFailed  bool      // since an exchange was last answered
 }
 
 // outbox is what the next exchange takes along.
@@ -575,7 +579,7 @@ func (h *holder) takeLocked(a *contract.Answer, sent, arrived time.Time, ofWait 
 		h.cooldown, h.paused, h.loose = admission.Instant(a.Cooldown.GetUntil()), a.Paused, a.HandBackTo
 		h.spacing, h.window = time.Duration(a.Spacing), time.Duration(a.StartWindow)
 		h.mayWait, h.depth, h.known = a.MayWait, a.Depth, int(a.Holders)
-		if !ofWait { // a wait's end names no slot
+		if !ofWait || a.Rules >= 3 && a.NotBefore != 0 { // the end of a wait that was open names no slot
 			h.notBefore = arrived.Add(h.clock.until(admission.Instant(a.NotBefore)))
 		}
 		h.inFlight, h.cap, h.parked, h.lost, h.expired = a.InFlight, a.Cap, a.Parked, a.LostHolders, a.ExpiredLeases

@@ -185,6 +185,9 @@ func (l *localLink) wait(ctx context.Context, w *contract.Wait) (*contract.Answe
 	}
 }
 
+// asks: an exchange costs nothing here.
+func (l *localLink) asks() bool { return false }
+
 func (g *localGate) answerLocked(h *contract.Holder) *contract.Answer {
 	ref, known := g.s.HolderByID(h.Id)
 	if !known {

@@ -14,10 +14,12 @@ type Rules uint32
 // cooldown; a call with HoldCall keeps its lease between attempts, and each of
 // them waits for its time; what a lost holder had not started costs nothing;
 // leases that have not started are handed back where limits become tighter; a
-// ticket that ends without a lease is told what it waited for, too.
+// ticket that ends without a lease is told what it waited for, too. Since 3: a
+// holder may ask for a wait, and is told when to come again; a run of the workflow
+// ends when what its updates make each task write outweighs a new run.
 const (
 	OldestRules Rules = 1
-	NewestRules Rules = 2
+	NewestRules Rules = 3
 )
 
 // PresenceGrace is how long after its promised return a holder still counts as

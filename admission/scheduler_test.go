@@ -201,6 +201,41 @@ func TestInvitedWaits(t *testing.T) {
 	assert.EqualValues(t, 2, s.exchangesAimedAt(now), "beside two waits")
 }
 
+// TestAsk: who asks for a wait that it may not open is told when to come again, which
+// is when it may, not when its turn is. Its question counts as a visit and as one of
+// the crowd's messages. Under rules 2 it changed nothing.
+func TestAsk(t *testing.T) {
+	s, _ := newTestScheduler(t, Limits{MaxInFlight: 1, HolderTTL: time.Hour})
+	now := testEpoch
+	for _, id := range []string{"a", "b", "c", "d", "e", "f", "g"} {
+		s.Apply(now, &Exchange{Holder: id, Generation: 1, Seq: 1, Acquire: []Request{keyed(id)}})
+	}
+	s.releaseGap = 100 * time.Millisecond
+	old, err := Restore(s.SnapshotUnder(2, nil))
+	require.NoError(t, err)
+	now = now.Add(10 * time.Millisecond)
+
+	f, _ := s.HolderByID("f")
+	a := s.Ask(now, f)
+	assert.False(t, a.MayWait, "b to e stand before it")
+	assert.Equal(t, now.Add(125*time.Millisecond), a.ComeAgain, "when three stand before it")
+	assert.Equal(t, s.traffic.lastSlot, a.NotBefore)
+	assert.EqualValues(t, 1, s.traffic.together)
+	assert.True(t, s.present(int32(f), a.ComeAgain.Add(PresenceGrace)-1))
+	assert.False(t, s.present(int32(f), a.ComeAgain.Add(PresenceGrace)))
+
+	e, _ := s.HolderByID("e")
+	assert.True(t, s.Ask(now, e).MayWait, "b to d stand before it")
+
+	f, _ = old.HolderByID("f")
+	before := old.Snapshot(nil)
+	assert.Equal(t, testEpoch.Add(425*time.Millisecond), old.promise(int32(f), testEpoch, testEpoch), "when it is the first")
+	assert.NotEqual(t, now.Add(125*time.Millisecond), old.Ask(now, f).ComeAgain)
+	assert.Equal(t, before, old.Snapshot(nil))
+
+	assert.True(t, s.Ask(now, 99).Resync, "an unknown holder")
+}
+
 // TestCrowd: the more exchanges a crowd's gate takes in at one instant, the wider the
 // gaps between its slots and the fewer waits may be open; both come back soon, also
 // where few exchanges come, and go on in the next run. What is refused bounds how

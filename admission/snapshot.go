@@ -14,13 +14,13 @@ import (
 type Schema uint32
 
 // The layouts that this code reads. It writes the one that came with the rules:
-// whoever can host them can read it.
+// whoever can host them can read it. Rules 3 brought none.
 const (
 	OldestSchema Schema = 1
 	NewestSchema Schema = 2
 )
 
-func schemaOf(r Rules) Schema { return Schema(r) }
+func schemaOf(r Rules) Schema { return min(Schema(r), NewestSchema) }
 
 // Snapshot appends the whole state to buf, compactly: instants relative to the
 // latest one, small integers as varints. Equal states give equal bytes.

@@ -164,6 +164,9 @@ func (s *Scheduler) expectGrant(i int32, now Instant) Instant {
 	if s.holders[i].waiting {
 		return now.Add(queuedReturn) // its wait ends when there is news
 	}
+	if s.since(3) && position >= maxWaits {
+		position -= maxWaits - 1 // it is welcome to wait before it is the first
+	}
 	pace = min(pace, 4*time.Second)
 	at := now.Add(time.Duration(position)*pace + pace/4)
 	if first != none && first == s.head && !s.held(&s.q.entries[first], now) {
@@ -247,6 +250,22 @@ func (s *Scheduler) nextInLine(i int32) bool {
 		n++
 	}
 	return false
+}
+
+// Ask takes in that a holder has come to open a wait, which it may not, or which would
+// end at once. Since rules 3 that counts as a visit, as an exchange does: the answer
+// names the next slot and says when to come again.
+func (s *Scheduler) Ask(now Instant, h HolderRef) Answer {
+	if s.check(h) != nil || !s.since(3) {
+		return s.AnswerFor(h)
+	}
+	now = s.observe(now)
+	s.traffic.came(now, s.exchangesAimedAt(now), false)
+	slot := s.slot(now)
+	s.holders[h].comeAgain = s.promise(int32(h), now, slot)
+	a := s.AnswerFor(h)
+	a.NotBefore = slot
+	return a
 }
 
 // SetWaiting says whether the holder has an open wait. Opening one counts as

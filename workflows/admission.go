@@ -32,6 +32,7 @@ func AdmissionWorkflow(ctx workflow.Context, start Start) error {
 	for {
 		g.drain(ctx)
 		g.step(ctx)
+		g.countTask(ctx)
 		if g.runIsFull(ctx) {
 			return g.continueAsNew(ctx)
 		}
@@ -52,6 +53,8 @@ type gate struct {
 	firstRun string
 	signals  int // taken in by this run
 	updates  int
+	written  int // see mostWritten
+	length   int // of the history when the last task began
 
 	inbox, configure, pause, resume workflow.ReceiveChannel
 
@@ -238,7 +241,8 @@ func (g *gate) onWait(ctx workflow.Context, raw converter.RawValue) (reply conve
 		return reply, temporal.NewNonRetryableApplicationError(err.Error(), ErrTypeMalformed, nil)
 	}
 	h, known := g.s.HolderByID(m.Holder.Id)
-	if known && !g.leaving && g.s.MayWait(h) && !g.hasNews(h, m.Confirmed) {
+	opens := known && !g.leaving && g.s.MayWait(h) && !g.hasNews(h, m.Confirmed)
+	if opens {
 		w := &openWait{holder: m.Holder.Id}
 		for _, other := range g.waits {
 			other.done = other.done || other.holder == w.holder // one per holder: the older ends
@@ -253,7 +257,15 @@ func (g *gate) onWait(ctx workflow.Context, raw converter.RawValue) (reply conve
 	if !known {
 		return Encode(g.sign(g.plainAnswer(ctx, &contract.Answer{Resync: true})), asJSON)
 	}
-	a := g.s.AnswerFor(h)
+	var a admission.Answer
+	if opens {
+		a = g.s.AnswerFor(h)
+		if g.s.Rules() >= 3 {
+			a.NotBefore = 0 // the holder has a slot
+		}
+	} else {
+		a = g.s.Ask(g.now(ctx), h)
+	}
 	a.Now = g.now(ctx)
 	if a.MayWait {
 		g.s.Invite(h)
@@ -357,13 +369,29 @@ func (g *gate) sleep(ctx workflow.Context) {
 	}
 }
 
+// countTask takes in what the workflow task under way will write of earlier updates,
+// once: the updates that it brings are taken in one after the other.
+func (g *gate) countTask(ctx workflow.Context) {
+	if n := workflow.GetInfo(ctx).GetCurrentHistoryLength(); n != g.length {
+		g.length = n
+		g.written += g.updates
+	}
+}
+
 // runIsFull reports whether it is time to continue as new. The server's own
 // suggestion doesn't look at signals and updates, which have limits of their own.
 func (g *gate) runIsFull(ctx workflow.Context) bool {
 	info := workflow.GetInfo(ctx)
 	return info.GetContinueAsNewSuggested() || info.GetCurrentHistoryLength() >= g.start.RunEvents ||
-		g.updates >= 1_500 || g.signals >= 8_000
+		g.updates >= 1_500 || g.signals >= 8_000 || g.written >= mostWritten && g.s.Rules() >= 3
 }
+
+// mostWritten bounds what a run's updates cost its later tasks. The server keeps a
+// line of each update with the workflow, as long as the run lasts, and writes all of
+// them with every task: when so many were written, a new run, which begins with none,
+// is cheaper than to go on. That is after a hundred updates that have a task each,
+// and after several hundred in a crowd, whose updates share tasks.
+const mostWritten = 5_000
 
 // cancelled ends the run at the wish of an operator.
 func (g *gate) cancelled(ctx workflow.Context) error {

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -244,6 +245,86 @@ func TestAWaitEnds(t *testing.T) {
 	g.at(3100*time.Millisecond, func() { assert.True(t, waited) })
 	g.run(4 * time.Second)
 	require.True(t, waited)
+}
+
+// TestAWaitThatMayNotOpen is answered at once with when to come again. An end of one
+// that was open names no slot: its holder has one.
+func TestAWaitThatMayNotOpen(t *testing.T) {
+	g := newGateTest(t, policy.Gate{MaxInFlight: 1})
+	wait := func(holder string, then func(*contract.Answer)) {
+		g.send(UpdateWait, &contract.Wait{Contract: ContractVersion, Holder: &contract.Holder{Id: holder, Generation: 1}}, func(a *contract.Answer, err error) {
+			require.NoError(t, err)
+			then(a)
+		})
+	}
+	g.at(time.Second, func() {
+		for n, holder := range []string{"a", "b", "c", "d", "e", "f"} {
+			g.answered(g.exchange(holder, func(x *contract.Exchange) { x.Acquire = []*contract.Acquire{acquire(uint64(n + 1))} }), ignore)
+		}
+	})
+	told, ended := false, false
+	g.at(1500*time.Millisecond, func() {
+		wait("f", func(a *contract.Answer) {
+			told = true
+			assert.False(t, a.MayWait)
+			assert.Greater(t, a.ComeAgain, a.Now)
+			assert.Equal(t, a.Now, a.NotBefore)
+		})
+		wait("b", func(a *contract.Answer) {
+			ended = true
+			assert.Zero(t, a.NotBefore)
+		})
+	})
+	g.at(1600*time.Millisecond, func() {
+		assert.True(t, told)
+		assert.False(t, ended)
+		g.answered(g.exchange("b", func(x *contract.Exchange) { x.Cancel = []*contract.Cancel{{Number: 2, Attempt: 1}} }), ignore)
+	})
+	g.run(2 * time.Second)
+	require.True(t, ended)
+}
+
+// TestARunEndsWhenItsUpdatesAreDear: all updates of a run are written again with each
+// of its tasks. After a hundred with a task each a new run is cheaper; where forty
+// share a task, after some six hundred. Under rules 2 nobody counted that.
+func TestARunEndsWhenItsUpdatesAreDear(t *testing.T) {
+	for name, test := range map[string]struct {
+		rules         admission.Rules
+		together      int
+		least, atMost int // updates of a run; 0: it didn't end
+	}{
+		"one by one":         {3, 1, 98, 102},
+		"in a crowd":         {3, 40, 560, 680},
+		"one by one, before": {2, 1, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGateTest(t, policy.Gate{})
+			g.start.Rules = uint32(test.rules)
+			updates, tasks := 0, 0
+			var more func()
+			more = func() {
+				tasks++
+				g.SetCurrentHistoryLength(tasks)
+				for range test.together {
+					updates++
+					g.send(UpdateExchange, g.exchange("a", nil), func(*contract.Answer, error) {})
+				}
+				if updates < 1200 {
+					g.at(10*time.Millisecond, more)
+				}
+			}
+			g.at(10*time.Millisecond, more)
+			g.run(time.Minute)
+			if test.atMost == 0 {
+				var again *workflow.ContinueAsNewError
+				require.False(t, errors.As(g.GetWorkflowError(), &again))
+				return
+			}
+			g.next()
+			assert.GreaterOrEqual(t, updates, test.least)
+			assert.LessOrEqual(t, updates, test.atMost)
+		})
+	}
 }
 
 // TestAnIdleGateHasNoOpenWait: a holder with nothing left to wait for is let go.

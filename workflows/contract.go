@@ -73,7 +73,7 @@ type Start struct {
 	// holder TTL: for so long holders present what they have.
 	LearnFor time.Duration `json:"learn_for,omitempty"`
 	// RunEvents is how long a run's history may grow before it continues as
-	// new. 0: DefaultRunEvents.
+	// new, which it may sooner. 0: DefaultRunEvents.
 	RunEvents int `json:"run_events,omitempty"`
 	// Rules of the first run; 0: the oldest, which is what those kept that
 	// didn't say. Ignored where State is set.

@@ -16,9 +16,11 @@ import (
 	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/sdk/client"
 	sdkworker "go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"sluice/activities"
+	"sluice/admission"
 	"sluice/policy"
 	"sluice/tests/loopback"
 	"sluice/worker"
@@ -84,6 +86,32 @@ func TestContinueAsNewUnderLoad(t *testing.T) {
 				require.NoError(t, os.WriteFile(*record, append(data, '\n'), 0o644))
 			}
 		})
+	}
+}
+
+// TestRunsAreShort: a run ends after about a hundred updates with a task each, which
+// a host without it in its cache does at the same update.
+func TestRunsAreShort(t *testing.T) {
+	ts := server(t)
+	pol := policyOf(t, policy.Gate{Provider: "test", Endpoint: "http://short.test"})
+	gate := pol.Gates()[0]
+	host := start(t, ts, worker.Options{Policy: pol}, sdkworker.Options{}, register)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	startGate(t, ctx, host.client, gate, admission.NewestRules, 0)
+	a := &speaker{t: t, ctx: ctx, c: host.client, id: gate.WorkflowID(), name: "a"}
+	for range 120 {
+		a.exchange(nil)
+	}
+	histories := chain(t, ctx, host.client, gate.WorkflowID())
+	require.Len(t, histories, 2)
+	updates := len(exchangesIn(t, histories[:1]))
+	assert.GreaterOrEqual(t, updates, 95)
+	assert.LessOrEqual(t, updates, 105)
+	for _, h := range histories {
+		r := sdkworker.NewWorkflowReplayer()
+		r.RegisterWorkflowWithOptions(workflows.AdmissionWorkflow, workflow.RegisterOptions{Name: workflows.WorkflowType})
+		require.NoError(t, r.ReplayWorkflowHistory(nil, h))
 	}
 }
 

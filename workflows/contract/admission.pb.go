@@ -1128,7 +1128,9 @@ func (x *Exchange) GetLowerLimits() []*LowerLimit {
 	return nil
 }
 
-// Wait asks to be told at once when the holder has news.
+// Wait asks to be told at once when the holder has news. Where that isn't welcome,
+// it is answered at once, since rules 3 with the holder's next slot and when to come
+// again, as an exchange is. The end of one that was open names no slot.
 type Wait struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Contract      uint32                 `protobuf:"varint,1,opt,name=contract,proto3" json:"contract,omitempty"`
