@@ -171,6 +171,9 @@ func (s *Scheduler) NextRules() Rules {
 // Limits returns what the scheduler enforces, defaults filled in.
 func (s *Scheduler) Limits() Limits { return s.limits }
 
+// Tickets counts the tickets in the queue, parked ones included, and the leases.
+func (s *Scheduler) Tickets() int { return s.queued + s.leased() }
+
 // Counter returns the state counter: it grows with each exchange applied, so a
 // holder sees from a smaller one that the gate was reset.
 func (s *Scheduler) Counter() uint64 { return s.counter }

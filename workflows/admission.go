@@ -53,7 +53,7 @@ type gate struct {
 	firstRun string
 	signals  int // taken in by this run
 	updates  int
-	written  int // see mostWritten
+	written  int // lines of earlier updates, see mostWritten
 	length   int // of the history when the last task began
 
 	inbox, configure, pause, resume workflow.ReceiveChannel
@@ -383,15 +383,18 @@ func (g *gate) countTask(ctx workflow.Context) {
 func (g *gate) runIsFull(ctx workflow.Context) bool {
 	info := workflow.GetInfo(ctx)
 	return info.GetContinueAsNewSuggested() || info.GetCurrentHistoryLength() >= g.start.RunEvents ||
-		g.updates >= 1_500 || g.signals >= 8_000 || g.written >= mostWritten && g.s.Rules() >= 3
+		g.updates >= 1_500 || g.signals >= 8_000 || g.s.Rules() >= 3 && g.written >= mostWritten+perTicket*g.s.Tickets()
 }
 
-// mostWritten bounds what a run's updates cost its later tasks. The server keeps a
-// line of each update with the workflow, as long as the run lasts, and writes all of
-// them with every task: when so many were written, a new run, which begins with none,
-// is cheaper than to go on. That is after a hundred updates that have a task each,
-// and after several hundred in a crowd, whose updates share tasks.
-const mostWritten = 5_000
+// What a run's updates may cost its later tasks. The server keeps a line of each
+// update with the workflow, as long as the run lasts, and writes all of them with every
+// task: when so many were written, a new run, which begins with none, is cheaper than
+// to go on. That is after a hundred updates that have a task each, and after several
+// hundred in a crowd, whose updates share tasks, or where many tickets are handed on.
+const (
+	mostWritten = 5_000 // lines, about 13 ms
+	perTicket   = 5     // lines take as long as to write a ticket or lease and to read it back
+)
 
 // cancelled ends the run at the wish of an operator.
 func (g *gate) cancelled(ctx workflow.Context) error {

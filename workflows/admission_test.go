@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -286,19 +287,22 @@ func TestAWaitThatMayNotOpen(t *testing.T) {
 
 // TestARunEndsWhenItsUpdatesAreDear: all updates of a run are written again with each
 // of its tasks. After a hundred with a task each a new run is cheaper; where forty
-// share a task, after some six hundred. Under rules 2 nobody counted that.
+// share a task, after some six hundred; where a thousand tickets are to be handed on,
+// a little later. Under rules 2 nobody counted that.
 func TestARunEndsWhenItsUpdatesAreDear(t *testing.T) {
 	for name, test := range map[string]struct {
 		rules         admission.Rules
 		together      int
+		waiting       int
 		least, atMost int // updates of a run; 0: it didn't end
 	}{
-		"one by one":         {3, 1, 98, 102},
-		"in a crowd":         {3, 40, 560, 680},
-		"one by one, before": {2, 1, 0, 0},
+		"one by one":         {3, 1, 0, 98, 102},
+		"in a crowd":         {3, 40, 0, 560, 680},
+		"a long queue":       {3, 1, 1000, 138, 144},
+		"one by one, before": {2, 1, 0, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newGateTest(t, policy.Gate{})
+			g := newGateTest(t, policy.Gate{MaxInFlight: 1})
 			g.start.Rules = uint32(test.rules)
 			updates, tasks := 0, 0
 			var more func()
@@ -307,7 +311,13 @@ func TestARunEndsWhenItsUpdatesAreDear(t *testing.T) {
 				g.SetCurrentHistoryLength(tasks)
 				for range test.together {
 					updates++
-					g.send(UpdateExchange, g.exchange("a", nil), func(*contract.Answer, error) {})
+					g.send(UpdateExchange, g.exchange("a", func(x *contract.Exchange) {
+						for ; test.waiting > 0; test.waiting-- {
+							a := acquire(uint64(test.waiting))
+							binary.BigEndian.PutUint64(a.Ticket, a.Number)
+							x.Acquire = append(x.Acquire, a)
+						}
+					}), func(*contract.Answer, error) {})
 				}
 				if updates < 1200 {
 					g.at(10*time.Millisecond, more)
