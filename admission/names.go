@@ -30,7 +30,7 @@ func newNames(tickets int) names {
 	for slots < 2*tickets {
 		slots *= 2
 	}
-	for 8*blocks < 2*tickets {
+	for blockLen*blocks < 2*tickets {
 		blocks *= 2
 	}
 	return names{
@@ -145,7 +145,7 @@ func closes(gap, slot, home uint32, slots int) bool {
 }
 
 // serials finds entries by numbers that come in sequence, each owner's own.
-// Eight in a row are one block: what comes next is where the last one was.
+// So many in a row are one block: what comes next is where the last one was.
 type serials struct {
 	blocks []block // a power of two of them
 	used   int     // blocks that aren't empty
@@ -153,11 +153,13 @@ type serials struct {
 }
 
 type block struct {
-	of    uint64 // its numbers over eight
+	of    uint64 // its numbers over blockLen
 	owner int32
-	live  int32    // of its numbers; 0: it is empty
-	at    [8]int32 // the entry's index plus one; 0: none
+	live  int32           // of its numbers; 0: it is empty
+	at    [blockLen]int32 // the entry's index plus one; 0: none
 }
+
+const blockLen = 64
 
 func (t *serials) home(of uint64, owner int32) uint32 {
 	return uint32((of^uint64(owner)<<40)*spread>>32) & uint32(len(t.blocks)-1)
@@ -167,9 +169,9 @@ func (t *serials) after(slot uint32) uint32 { return after(slot, len(t.blocks)) 
 
 // slot is where a number's block is, or the empty one where it would be.
 func (t *serials) slot(number uint64, owner int32) uint32 {
-	slot := t.home(number>>3, owner)
+	slot := t.home(number/blockLen, owner)
 	for {
-		if b := &t.blocks[slot]; b.live == 0 || b.of == number>>3 && b.owner == owner {
+		if b := &t.blocks[slot]; b.live == 0 || b.of == number/blockLen && b.owner == owner {
 			return slot
 		}
 		slot = t.after(slot)
@@ -178,7 +180,7 @@ func (t *serials) slot(number uint64, owner int32) uint32 {
 
 // find returns the entry that has a number, or none.
 func (t *serials) find(number uint64, owner int32) int32 {
-	return t.blocks[t.slot(number, owner)].at[number&7] - 1
+	return t.blocks[t.slot(number, owner)].at[number%blockLen] - 1
 }
 
 // put gives an entry a number that no other has.
@@ -189,10 +191,10 @@ func (t *serials) put(number uint64, owner, i int32) {
 			t.grow()
 			b = &t.blocks[t.slot(number, owner)]
 		}
-		b.of, b.owner = number>>3, owner
+		b.of, b.owner = number/blockLen, owner
 		t.used++
 	}
-	b.at[number&7] = i + 1
+	b.at[number%blockLen] = i + 1
 	b.live++
 	t.n++
 }
@@ -202,7 +204,7 @@ func (t *serials) grow() {
 	t.blocks = make([]block, 2*len(old))
 	for i := range old {
 		if b := &old[i]; b.live != 0 {
-			t.blocks[t.slot(b.of<<3, b.owner)] = *b
+			t.blocks[t.slot(b.of*blockLen, b.owner)] = *b
 		}
 	}
 }
@@ -212,7 +214,7 @@ func (t *serials) grow() {
 func (t *serials) remove(number uint64, owner int32) {
 	gap := t.slot(number, owner)
 	b := &t.blocks[gap]
-	b.at[number&7] = 0
+	b.at[number%blockLen] = 0
 	b.live--
 	t.n--
 	if b.live > 0 {

@@ -53,7 +53,7 @@ func TestSerials(t *testing.T) {
 		t.Fatalf("%d numbers and %d blocks are left", table.n, table.used)
 	}
 	for i := range table.blocks {
-		if b := table.blocks[i]; b.live != 0 || b.at != ([8]int32{}) {
+		if b := table.blocks[i]; b.live != 0 || b.at != ([blockLen]int32{}) {
 			t.Fatalf("block %d isn't empty: %v", i, b)
 		}
 	}
