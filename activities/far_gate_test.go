@@ -299,9 +299,10 @@ func TestAsking(t *testing.T) {
 		exchanges, asked := told()
 		assert.Equal(t, 1, exchanges, "its ticket")
 		assert.Greater(t, asked, 5)
-		ref, known := link.gate.s.HolderByID(h.name.Id)
-		require.True(t, known)
+		link.gate.mu.Lock()
+		ref, _ := link.gate.s.HolderByID(h.name.Id)
 		assert.Greater(t, link.gate.s.AnswerFor(ref).ComeAgain, link.gate.now().Add(-time.Second), "it counts as present")
+		link.gate.mu.Unlock()
 
 		others(2)
 		time.Sleep(200 * time.Millisecond)

@@ -159,6 +159,8 @@ type block struct {
 	at    [blockLen]int32 // the entry's index plus one; 0: none
 }
 
+// blockLen: with fewer, numbers in a row are spread over more places of a large table,
+// none of which a cache holds; more are wasted where a holder has few tickets.
 const blockLen = 64
 
 func (t *serials) home(of uint64, owner int32) uint32 {

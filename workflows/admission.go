@@ -392,7 +392,7 @@ func (g *gate) runIsFull(ctx workflow.Context) bool {
 // to go on. That is after a hundred updates that have a task each, and after several
 // hundred in a crowd, whose updates share tasks, or where many tickets are handed on.
 const (
-	mostWritten = 5_000 // lines, about 13 ms
+	mostWritten = 5_000 // lines, about 13 ms of the embedded server's time
 	perTicket   = 5     // lines take as long as to write a ticket or lease and to read it back
 )
 

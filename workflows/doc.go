@@ -12,7 +12,7 @@
 // Handlers (the messages are in package contract):
 //
 //	update exchange   one batched message from a holder; the fast path
-//	update wait       ends when its holder has news
+//	update wait       ends when its holder has news, at once where it isn't welcome
 //	update operate    one act of an operator; the answer says what it came to
 //	signal exchange   the same message, one way and durable
 //	signal configure  change limits for a while, or the policy
