@@ -87,10 +87,7 @@ func (l *durableLink) exchange(ctx context.Context, x *contract.Exchange) (*cont
 		if l.Transport == TransportSignal || l.Transport == TransportMixed && x.Seq%2 == 0 {
 			a, err = l.exchangeBySignal(ctx, x)
 		} else {
-			err = untilOpen(ctx, func() (err error) {
-				a, err = l.update(ctx, workflows.UpdateExchange, exchangeID(x), x)
-				return err
-			})
+			a, err = l.update(ctx, workflows.UpdateExchange, exchangeID(x), x)
 		}
 		return err
 	})
@@ -201,8 +198,11 @@ func (l *durableLink) update(ctx context.Context, name, id string, m proto.Messa
 		},
 	}
 	for {
-		response, err := l.Service.UpdateWorkflowExecution(ctx, request)
-		if err != nil {
+		var response *workflowservice.UpdateWorkflowExecutionResponse
+		if err := untilOpen(ctx, func() (err error) {
+			response, err = l.Service.UpdateWorkflowExecution(ctx, request)
+			return err
+		}); err != nil {
 			return nil, err
 		}
 		if failure := response.GetOutcome().GetFailure(); failure != nil {
@@ -310,16 +310,11 @@ func (l *durableLink) read(ctx context.Context, h *contract.Holder) (*contract.A
 // waitFor bounds a wait: afterwards the holder may open another one.
 const waitFor = 30 * time.Second
 
-func (l *durableLink) wait(ctx context.Context, w *contract.Wait) (a *contract.Answer, err error) {
+func (l *durableLink) wait(ctx context.Context, w *contract.Wait) (*contract.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitFor)
 	defer cancel()
 	if l.Transport != TransportSignal {
-		id := uuid.NewString()
-		err = untilOpen(ctx, func() (err error) {
-			a, err = l.update(ctx, workflows.UpdateWait, id, w)
-			return err
-		})
-		return a, err
+		return l.update(ctx, workflows.UpdateWait, uuid.NewString(), w)
 	}
 	for look := firstLook; ; look = min(2*look, lastLook) {
 		a, err := l.read(ctx, w.Holder)

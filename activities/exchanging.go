@@ -108,10 +108,13 @@ func (h *holder) nextLocked() (*contract.Exchange, time.Duration) {
 func (h *holder) returnLocked(now time.Time) time.Duration {
 	due := h.comeAgain.Sub(now)
 	if h.waiting && len(h.reserved) == 0 {
-		due = max(due, min(h.waitingFrom.Add(waitReturn).Sub(now), h.answered.Add(h.gate.HolderTTL/3).Sub(now)))
+		due = max(due, min(h.waitingFrom.Add(waitReturn).Sub(now), h.keepAliveLocked().Sub(now)))
 	}
 	return due
 }
+
+// keepAliveLocked is when an exchange is due, whatever else shows that the holder is there.
+func (h *holder) keepAliveLocked() time.Time { return h.answered.Add(h.gate.HolderTTL / 3) }
 
 // waitReturn is how long the gate takes an open wait for having come back. Where it
 // never got there, the holder is still back within admission.PresenceGrace.
@@ -121,8 +124,8 @@ const waitReturn = time.Second
 // lets it open, or says when to come again. It keeps no lease alive and doesn't show
 // that the gate was reset, so in between an exchange is due as a keep-alive.
 func (h *holder) askLocked(now time.Time) bool {
-	if h.rules < 3 || !h.link.asks() || h.waiting || h.waitFailed || h.resync || len(h.reserved) > 0 ||
-		!h.waitsForNewsLocked() || !now.Before(h.answered.Add(h.gate.HolderTTL/3)) {
+	if h.rules < 3 || !h.link.asks() || h.waiting || h.waitFailed || len(h.reserved) > 0 ||
+		!h.waitsForNewsLocked() || !now.Before(h.keepAliveLocked()) {
 		return false
 	}
 	h.mayWait = true

@@ -246,9 +246,8 @@ type askedLink struct {
 func (l *askedLink) asks() bool { return true }
 
 func (l *askedLink) wait(_ context.Context, w *contract.Wait) (*contract.Answer, error) {
-	_, down := l.now()
 	l.mu.Lock()
-	l.calls--
+	down := l.down
 	l.asked++
 	l.mu.Unlock()
 	if down {

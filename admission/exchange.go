@@ -120,10 +120,7 @@ func (s *Scheduler) Apply(now Instant, x *Exchange) Answer {
 		return a
 	}
 	s.holders[h].invited = 0
-	slot := s.slot(now)
-	s.holders[h].comeAgain = s.promise(int32(h), now, slot)
-	a := s.AnswerFor(h)
-	a.NotBefore = slot
+	a := s.visit(now, h)
 	if a.MayWait {
 		s.Invite(h)
 	}

@@ -261,6 +261,11 @@ func (s *Scheduler) Ask(now Instant, h HolderRef) Answer {
 	}
 	now = s.observe(now)
 	s.traffic.came(now, s.exchangesAimedAt(now), false)
+	return s.visit(now, h)
+}
+
+// visit answers a holder that has come by: its next slot, and when to come again.
+func (s *Scheduler) visit(now Instant, h HolderRef) Answer {
 	slot := s.slot(now)
 	s.holders[h].comeAgain = s.promise(int32(h), now, slot)
 	a := s.AnswerFor(h)
