@@ -306,7 +306,7 @@ func (s *Scheduler) presentLease(now Instant, h HolderRef, p *Present) {
 		key: p.Key, number: p.Number, arrival: s.arrivals, weight: int32(max(p.Weight, 1)),
 		arrivedAt: now, accounted: now, attempt: p.Attempt, hold: p.Hold, holder: int32(h),
 		state: entryLeased, lease: p.Lease, generation: max(p.Generation, 1), spent: true, startAt: min(p.StartAt, now.Add(s.ahead())),
-		due: none, next: none, prev: none, waits: none,
+		due: none, next: none, prev: none, waits: none, place: none,
 	}
 	e.expires = e.startAt.Add(s.limits.MaxHold)
 	for b := range s.limits.Budgets {

@@ -1,17 +1,11 @@
 package admission
 
-import (
-	"encoding/binary"
-	"math/bits"
-)
-
 // names lead to entries: the key to the ticket that owns it, a holder's number
 // to its ticket or lease, and a lease's ID to the lease. The tables are
-// open-addressed, with linear probing, at most half full; a look-up seldom
-// touches an entry that it doesn't want, and a steady state allocates nothing:
-// together half the time of maps. Keys and numbers come from workers of one
-// namespace; a worker that made them collide on purpose would only slow its own
-// gate.
+// open-addressed, with linear probing; a look-up seldom touches an entry that it
+// doesn't want, and a steady state allocates nothing: together half the time of
+// maps. Keys and numbers come from workers of one namespace; a worker that made
+// them collide on purpose would only slow its own gate.
 type names struct {
 	keys    keys
 	numbers serials // each holder's own
@@ -19,37 +13,20 @@ type names struct {
 }
 
 const (
-	leastKeys   = 32
 	leastBlocks = 8
 	spread      = 0x9E3779B97F4A7C15 // 2^64 over the golden ratio
 )
 
 // newNames returns empty tables with room for so many tickets, as a start.
 func newNames(tickets int) names {
-	slots, blocks := leastKeys, leastBlocks
-	for slots < 2*tickets {
-		slots *= 2
-	}
+	blocks := leastBlocks
 	for blockLen*blocks < 2*tickets {
 		blocks *= 2
 	}
 	return names{
-		keys:    keys{slots: make([]keySlot, slots)},
+		keys:    newKeys(tickets),
 		numbers: serials{blocks: make([]block, blocks)},
 		leases:  serials{blocks: make([]block, leastBlocks)},
-	}
-}
-
-// byKey finds the ticket that owns a key, or none.
-func (s *Scheduler) byKey(k *Key) int32 {
-	t, hash := &s.names.keys, hashKey(k)
-	for slot := t.home(hash); ; slot = t.after(slot) {
-		switch in := t.slots[slot]; {
-		case in.at == 0:
-			return none
-		case in.hash == hash && s.q.entries[in.at-1].key == *k:
-			return in.at - 1
-		}
 	}
 }
 
@@ -64,76 +41,6 @@ func (s *Scheduler) byLease(lease uint64) int32 { return s.names.leases.find(lea
 // leased counts the leases.
 func (s *Scheduler) leased() int { return s.names.leases.n }
 
-// own makes the entry the one that its key stands for.
-func (s *Scheduler) own(i int32) {
-	e := &s.q.entries[i]
-	s.names.keys.put(hashKey(&e.key), i)
-	e.owner = true
-}
-
-// disinherit lets another entry have the key.
-func (s *Scheduler) disinherit(i int32) {
-	if e := &s.q.entries[i]; e.owner {
-		s.names.keys.remove(hashKey(&e.key), i)
-		e.owner = false
-	}
-}
-
-// keys finds entries by the hashes of their keys.
-type keys struct {
-	slots []keySlot // a power of two of them; an entry is at the slot hash mod that, or soon after
-	used  int
-}
-
-type keySlot struct {
-	hash uint32
-	at   int32 // the entry's index plus one; 0: empty
-}
-
-func hashKey(k *Key) uint32 {
-	return uint32((binary.LittleEndian.Uint64(k[:8]) ^ bits.RotateLeft64(binary.LittleEndian.Uint64(k[8:]), 31)) * spread >> 32)
-}
-
-// home is where to begin to look.
-func (t *keys) home(hash uint32) uint32 { return hash & uint32(len(t.slots)-1) }
-
-func (t *keys) after(slot uint32) uint32 { return after(slot, len(t.slots)) }
-
-// put makes the entry findable under a hash.
-func (t *keys) put(hash uint32, i int32) {
-	if 2*t.used >= len(t.slots) {
-		old := t.slots
-		*t = keys{slots: make([]keySlot, 2*len(old))}
-		for _, was := range old {
-			if was.at != 0 {
-				t.put(was.hash, was.at-1)
-			}
-		}
-	}
-	slot := t.home(hash)
-	for t.slots[slot].at != 0 {
-		slot = t.after(slot)
-	}
-	t.slots[slot] = keySlot{hash, i + 1}
-	t.used++
-}
-
-// remove takes out an entry that is in the table, and closes the gap.
-func (t *keys) remove(hash uint32, i int32) {
-	gap := t.home(hash)
-	for t.slots[gap].at != i+1 {
-		gap = t.after(gap)
-	}
-	for next := t.after(gap); t.slots[next].at != 0; next = t.after(next) {
-		if closes(gap, next, t.home(t.slots[next].hash), len(t.slots)) {
-			t.slots[gap] = t.slots[next]
-			gap = next
-		}
-	}
-	t.slots[gap] = keySlot{}
-	t.used--
-}
-
 // after is the slot to look at next, of so many.
 func after(slot uint32, slots int) uint32 { return (slot + 1) & uint32(slots-1) }
 
@@ -145,7 +52,8 @@ func closes(gap, slot, home uint32, slots int) bool {
 }
 
 // serials finds entries by numbers that come in sequence, each owner's own.
-// So many in a row are one block: what comes next is where the last one was.
+// So many in a row are one block: what comes next is where the last one was. At
+// most half of the blocks are used.
 type serials struct {
 	blocks []block // a power of two of them
 	used   int     // blocks that aren't empty

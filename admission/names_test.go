@@ -1,9 +1,7 @@
 package admission
 
 import (
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"testing"
 )
 
@@ -55,42 +53,6 @@ func TestSerials(t *testing.T) {
 	for i := range table.blocks {
 		if b := table.blocks[i]; b.live != 0 || b.at != ([blockLen]int32{}) {
 			t.Fatalf("block %d isn't empty: %v", i, b)
-		}
-	}
-}
-
-// TestKeys does the same for hashes, few of them, so that many collide.
-func TestKeys(t *testing.T) {
-	rng := rand.New(rand.NewPCG(3, 4))
-	table, known := newNames(0).keys, map[int32]uint32{}
-	reachable := func(hash uint32, i int32) bool {
-		for slot := table.home(hash); table.slots[slot].at != 0; slot = table.after(slot) {
-			if table.slots[slot] == (keySlot{hash, i + 1}) {
-				return true
-			}
-		}
-		return false
-	}
-	for step := range int32(20_000) {
-		if len(known) < 40 && rng.IntN(2) == 0 {
-			known[step] = uint32(rng.IntN(100))
-			table.put(known[step], step)
-		} else if len(known) > 0 {
-			i := slices.Min(slices.Collect(maps.Keys(known)))
-			table.remove(known[i], i)
-			hash := known[i]
-			delete(known, i)
-			if reachable(hash, i) {
-				t.Fatalf("step %d: %d is still there", step, i)
-			}
-		}
-		for i, hash := range known {
-			if !reachable(hash, i) {
-				t.Fatalf("step %d: %d with hash %d is not to be found", step, i, hash)
-			}
-		}
-		if table.used != len(known) {
-			t.Fatalf("step %d: %d used, want %d", step, table.used, len(known))
 		}
 	}
 }

@@ -27,10 +27,10 @@ type entry struct {
 	due       int32 // position in the heap of what is due; lined; none: nothing is
 	weight    int32 // at most MaxInFlightBound
 	attempt   int32
+	place     int32 // in the table of keys; none: its key doesn't stand for it
 	state     entryState
 	hold      Hold
 	handBacks uint8 // for lateness
-	owner     bool  // its key stands for it
 	spent     bool  // nothing of what the lease reserved is given back
 
 	arrivedAt  Instant

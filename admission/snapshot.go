@@ -218,7 +218,7 @@ func (s *Scheduler) restoreEntry(r *reader, state entryState) error {
 		return fmt.Errorf("%w: ticket %x", ErrBadSnapshot, e.key)
 	}
 	i := s.q.alloc()
-	e.due, e.next, e.prev, e.waits, e.weight, e.state = none, none, none, none, int32(n.weight), state
+	e.due, e.next, e.prev, e.waits, e.place, e.weight, e.state = none, none, none, none, none, int32(n.weight), state
 	s.q.entries[i], s.q.labels[i], s.q.arrived[i] = e, n.label, n.arrived
 	s.q.setCost(i, &n.cost)
 	if n.waited != (Waits{}) {
@@ -476,7 +476,7 @@ func (w *writer) entry(s *Scheduler, i int32, index map[int32]int32) {
 	w.int(int64(e.attempt))
 	w.uint(uint64(e.generation))
 	w.buf = append(w.buf, e.handBacks, byte(e.hold))
-	w.flags(e.owner, s.head == i, e.spent)
+	w.flags(e.place != none, s.head == i, e.spent)
 	if e.holder == none {
 		w.uint(0)
 	} else {
@@ -683,7 +683,7 @@ func (r *reader) entry() (e carried) {
 	e.attempt = int32(r.int())
 	e.generation = uint32(r.uint())
 	e.handBacks, e.hold = r.byte(), Hold(r.byte())
-	e.owns, e.head, e.spent = r.flags() // own sets e.owner
+	e.owns, e.head, e.spent = r.flags() // own sets e.place
 	e.holder = none
 	if at := r.uint(); at > 0 && at <= 1<<30 {
 		e.holder, e.number = int32(at-1), r.uint()

@@ -82,7 +82,7 @@ func (s *Scheduler) acquire(now Instant, h HolderRef, r *Request) error {
 	*e = entry{}
 	e.key, e.number, e.holder, e.attempt, e.hold = r.Key, r.Number, int32(h), r.Attempt, r.Hold
 	e.weight, e.arrival, e.arrivedAt, e.accounted, e.deadline = int32(weight), s.arrivals, now, now, r.Deadline
-	e.due, e.next, e.prev, e.waits = none, none, none, none
+	e.due, e.next, e.prev, e.waits, e.place = none, none, none, none, none
 	s.q.labels[i] = cut(r.Label)
 	s.q.setCost(i, &cost)
 	s.q.enqueue(i)
