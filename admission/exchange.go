@@ -202,10 +202,7 @@ func (s *Scheduler) applyBody(now Instant, h HolderRef, x *Exchange) {
 			s.Cancel(now, h, c.Ticket, c.Attempt)
 		}
 	}
-	for i := range x.Acquire {
-		// Misuse is counted, and the rest of the batch goes on.
-		_ = s.acquire(now, h, &x.Acquire[i])
-	}
+	s.acquireAll(now, h, x.Acquire)
 }
 
 // resync makes the gate's picture of a holder what the holder says it is.

@@ -17,6 +17,7 @@ type keys struct {
 	used   int     // places
 	placed []placed
 	freed  []int32 // places that have a tag still
+	read   uint8   // what expect has read, lest it be left out as for nothing
 }
 
 // group is so many places of the table, a quarter of a cache line.
@@ -46,6 +47,13 @@ func newKeys(n int) keys {
 	return keys{
 		groups: make([]group, groups), at: make([]int32, groupRoom*groups),
 		placed: make([]placed, 0, late), freed: make([]int32, 0, late),
+	}
+}
+
+// expect reads where keys will be looked for, so that the memory of all comes at once.
+func (t *keys) expect(requests []Request) {
+	for i := range requests {
+		t.read += t.groups[t.home(hashKey(&requests[i].Key))].over
 	}
 }
 

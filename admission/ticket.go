@@ -36,6 +36,15 @@ func (s *Scheduler) Acquire(now Instant, h HolderRef, r Request) error {
 	return s.acquire(s.observe(now), h, &r)
 }
 
+// acquireAll is Acquire for what an exchange brings. Misuse is counted, and the
+// rest goes on.
+func (s *Scheduler) acquireAll(now Instant, h HolderRef, all []Request) {
+	s.names.keys.expect(all)
+	for i := range all {
+		_ = s.acquire(now, h, &all[i])
+	}
+}
+
 func (s *Scheduler) acquire(now Instant, h HolderRef, r *Request) error {
 	if err := s.check(h); err != nil {
 		return err
