@@ -17,7 +17,7 @@ type keys struct {
 	used   int     // places
 	placed []placed
 	freed  []int32 // places that have a tag still
-	read   uint8   // what expect has read, lest it be left out as for nothing
+	read   uint8   // by expect; without a use the compiler would leave the reading out
 }
 
 // group is so many places of the table, a quarter of a cache line.
@@ -33,7 +33,7 @@ const (
 	leastGroups = 4
 	groupLen    = 15
 	groupRoom   = 16 // places are numbered by group, of which each has room for so many
-	groupFill   = 10 // keys for each group, on average, at which the table grows: one in twenty finds it full then
+	groupFill   = 10 // keys for each group, on average, at which the table grows; one in twelve finds its own full then
 	many        = 255
 	late        = 16 // writes at once; a core doesn't ask for much more memory at a time
 )
@@ -50,14 +50,15 @@ func newKeys(n int) keys {
 	}
 }
 
-// expect reads where keys will be looked for, so that the memory of all comes at once.
+// expect reads where keys will be looked for, so that the memory of all comes at
+// once.
 func (t *keys) expect(requests []Request) {
 	for i := range requests {
 		t.read += t.groups[t.home(hashKey(&requests[i].Key))].over
 	}
 }
 
-// byKey finds the ticket that owns a key, or none.
+// byKey finds the ticket that owns a key, or none. It may do what was left for later.
 func (s *Scheduler) byKey(k *Key) int32 {
 	t, hash := &s.names.keys, hashKey(k)
 	for at := t.home(hash); ; at = t.after(at) {
