@@ -61,7 +61,8 @@ func (t *keys) expect(requests []Request) {
 // byKey finds the ticket that owns a key, or none. It may do what was left for later.
 func (s *Scheduler) byKey(k *Key) int32 {
 	t, hash := &s.names.keys, hashKey(k)
-	for at := t.home(hash); ; at = t.after(at) {
+	at := t.home(hash)
+	for range t.groups { // each may have keys behind it
 		g := &t.groups[at]
 		found := g.find(tagOf(hash))
 		if found != 0 {
@@ -78,7 +79,9 @@ func (s *Scheduler) byKey(k *Key) int32 {
 		if g.over == 0 {
 			return none
 		}
+		at = t.after(at)
 	}
+	return none
 }
 
 // own makes the entry the one that its key stands for.

@@ -121,3 +121,44 @@ func TestGroup(t *testing.T) {
 		}
 	}
 }
+
+// TestKeysOverflowAround makes a table all of whose groups have keys behind them. A
+// look-up of another key still comes to an end.
+func TestKeysOverflowAround(t *testing.T) {
+	s, n := empty(), uint64(0)
+	in := map[uint32][]int32{} // by home
+	add := func(home uint32, keys int) {
+		for range keys {
+			n++
+			i := s.q.alloc()
+			s.q.entries[i] = entry{key: keyWithHash(home, n), place: none, waits: none}
+			s.own(i)
+			in[home] = append(in[home], i)
+		}
+	}
+	thin := func(home uint32, keys int) {
+		for _, i := range in[home][:keys] {
+			s.disinherit(i)
+			s.q.release(i)
+		}
+		in[home] = in[home][keys:]
+	}
+	add(0, 2*groupLen+5) // two groups, and five keys in a third
+	thin(0, 2*groupLen-1)
+	s.names.keys.writeFreed()
+	add(2, groupLen-4) // one more than the five leave room for
+	s.names.keys.writeFreed()
+	add(3, groupLen) // the one that was too many is there already
+	groups := s.names.keys.groups
+	require.Len(t, groups, leastGroups, "it grew")
+	for at := range groups {
+		require.NotZero(t, groups[at].over, "group %d", at)
+	}
+	for home := range uint32(leastGroups) {
+		other := keyWithHash(home, 1<<40)
+		require.Equal(t, none, s.byKey(&other))
+		for _, i := range in[home] {
+			require.Equal(t, i, s.byKey(&s.q.entries[i].key))
+		}
+	}
+}
