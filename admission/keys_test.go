@@ -31,7 +31,8 @@ func TestKeys(t *testing.T) {
 	}{
 		"apart":      {func(n uint32) uint32 { return n * 0x9E3779B1 }, 5_000, 40_000},
 		"few hashes": {func(n uint32) uint32 { return n % 7 * 0x0100_0001 }, 150, 20_000},
-		"tag 1":      {func(n uint32) uint32 { return n % 3 << 24 }, 40, 20_000}, // beside free places, whose tag is 0
+		"tag 1":      {func(n uint32) uint32 { return n % 3 << 24 }, 40, 20_000},                  // beside free places, whose tag is 0
+		"two homes":  {func(n uint32) uint32 { return n * 0x9E3779B1 & 0xFF00_0001 }, 38, 20_000}, // in a table that never grows
 		"one hash":   {func(uint32) uint32 { return 0xFFFF_FFFF }, 2*many + 50, 10_000},
 	} {
 		t.Run(name, func(t *testing.T) {
